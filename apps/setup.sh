@@ -15,9 +15,15 @@ packages=(g++ cmake ninja-build ccache mold git ca-certificates python3
           libjemalloc-dev libspdlog-dev libxxhash-dev librapidcheck-dev zlib1g-dev libopenmpi-dev openmpi-bin
           dataset-fashion-mnist fortunes)
 want_nccl=
+# Read what Troupe writes for TensorBoard and Prometheus. Tests that need them are skipped without.
+readers=(tensorboard==2.21.0 protobuf absl-py prometheus-client)
+want_readers=
 for flag in "$@"; do
   case $flag in
-    --tests) packages+=(clang-format) ;;
+    --tests)
+      packages+=(clang-format doxygen)
+      want_readers=yes
+      ;;
     --nccl) want_nccl=yes ;;
   esac
 done
@@ -96,15 +102,16 @@ install_torch() {
   printf '%s\n' "${wanted[*]}" >$stamp
 }
 
-# Into the environment of LibTorch, where CMake looks for them.
-install_nccl() {
-  local wanted=(nvidia-nccl-cu13==2.30.7 nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl)
-  local stamp=build/venv/nccl_installed
-  [[ -n $want_nccl && -x build/venv/bin/python3 ]] || return 0
-  [[ -e $stamp && $(<$stamp) == "${wanted[*]}" ]] && return
-  say "installing ${wanted[*]} from PyPI into build/venv (about 200 MB)"
-  logged build/venv/bin/python3 -m pip install --no-input --disable-pip-version-check "${wanted[@]}"
-  printf '%s\n' "${wanted[*]}" >$stamp
+# add_to_venv STAMP SIZE PACKAGES: into the environment of LibTorch, if there is one. pip gets them alone: what they
+# need is among them, or there.
+add_to_venv() {
+  local stamp=build/venv/$1 size=$2
+  shift 2
+  [[ -x build/venv/bin/python3 ]] || return 0
+  [[ -e $stamp && $(<"$stamp") == "$*" ]] && return
+  say "installing $* from PyPI into build/venv (about $size)"
+  logged build/venv/bin/python3 -m pip install --no-input --disable-pip-version-check --no-deps "$@"
+  printf '%s\n' "$*" >"$stamp"
 }
 
 configure() {
@@ -115,5 +122,9 @@ configure() {
 : >$log
 install_packages "${packages[@]}"
 install_torch
-install_nccl
+# CMake looks for NCCL there.
+[[ -z $want_nccl ]] ||
+  add_to_venv nccl_installed "200 MB" nvidia-nccl-cu13==2.30.7 nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl
+[[ -z $want_readers ]] || (add_to_venv readers_installed "20 MB" "${readers[@]}") ||
+  say "tests go on without ${readers[*]}"
 configure

@@ -108,7 +108,7 @@ class Chart {
     for (const y of yTicks) svg.append(
       shape("line", { class: "grid", x1: left, x2: width - right, y1: toY(y), y2: toY(y) }),
       shape("text", { x: left - 7, y: toY(y) + 4, "text-anchor": "end" }, label(y)));
-    for (const x of ticks(first, last, width / 110)) svg.append(
+    for (const x of ticks(first, last, width / 80)) svg.append(
       shape("text", { x: toX(x), y: height - bottom + 17, "text-anchor": "middle" }, short(x)));
     svg.append(shape("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }),
       shape("text", { x: width - right, y: height - 3, "text-anchor": "end" }, "step"));

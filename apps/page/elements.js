@@ -43,6 +43,9 @@ function duration(seconds) {
   return hours ? `${hours}:${two(minutes)}:${two(whole % 60)} h` : `${minutes}:${two(whole % 60)} min`;
 }
 
+// `1 rank`, `2 ranks`.
+function counted(count, word) { return `${number(count)} ${word}${Number(count) === 1 ? "" : "s"}`; }
+
 // --- what a metric is called ---------------------------------------------------------------------
 
 // `rank/N/NAME` is a figure of one rank.
@@ -54,14 +57,26 @@ const FIGURES = {
 const STAGES = { train: "training", val: "validation", test: "test", sanity: "sanity check" };
 const DASHES = [undefined, "6 4", "1.5 4"];
 
-function words(name) { return name.replaceAll("_", " "); }
+// What ready callbacks log.
+const KNOWN = { process_memory_mib: "memory of the process (MiB)", process_cpu_percent: "processor time (% of a core)" };
+
+function words(name) {
+  return KNOWN[name] ?? name.replace(/^lr-(\w+(-\d+)?)$/, "learning rate ($1)").replaceAll("_", " ");
+}
+// For titles. The names of parameters stay as they are.
+function capital(text) { return text.includes(".") ? text : text.slice(0, 1).toUpperCase() + text.slice(1); }
 
 // The chart of a metric and its line there, in words. The stages of a metric share a chart, and so do the ranks.
 function called(name) {
   const [, rank, figure] = name.match(OF_RANK) ?? [];
-  if (rank !== undefined) return { chart: FIGURES[figure]?.words ?? `${words(figure)}, by rank`, line: `rank ${rank}`, nth: Number(rank) };
+  if (rank !== undefined) return { chart: FIGURES[figure]?.words ?? `${capital(words(figure))}, by rank`, line: `rank ${rank}`, nth: Number(rank) };
   const slash = name.indexOf("/"), stage = name.slice(0, Math.max(slash, 0)), nth = Object.keys(STAGES).indexOf(stage);
-  return { chart: words(name.slice(slash + 1)), line: STAGES[stage] ?? words(stage || name), nth: nth < 0 ? undefined : nth };
+  return { chart: capital(words(name.slice(slash + 1))), line: STAGES[stage] ?? words(stage || name), nth: nth < 0 ? undefined : nth };
+}
+// A metric alone, in words: `training loss`.
+function inWords(name) {
+  const [stage, ...rest] = name.split("/");
+  return KNOWN[rest[0]] ?? [STAGES[stage] ?? stage, ...rest].map(words).join(" ");
 }
 // What is drawn of a value: a share of the time as per cent.
 function drawnValue(name, value) {
@@ -86,9 +101,11 @@ function grouped(curves) {
 // --- parts of both pages -------------------------------------------------------------------------
 
 function pill(state) { return element("span", { class: `pill ${state}` }, state); }
-function figure(name, value, unit) {
-  return element("div", {}, element("dt", {}, name), element("dd", {}, value, unit ? element("small", {}, unit) : undefined));
+function figure(name, value, title) {
+  return element("div", {}, element("dt", { title }, name), element("dd", {}, value));
 }
+// The last value of a metric. Its own name is the hint.
+function metricFigure(name, value) { return figure(inWords(name), number(value), name); }
 // The shares of the ranks, from 0 to 1, as [[rank, share]].
 function shareBars(shares) {
   return element("div", { class: "bars" }, ...shares.slice(0, 256).map(([rank, share]) => element("div", {}, `rank ${rank}`,

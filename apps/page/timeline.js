@@ -135,7 +135,7 @@ class Timeline {
       if (from === undefined || to === undefined) return;
       const x = toX(from), wide = Math.max(toX(to) - x, 1.5);
       svg.append(shape("rect", { class: `generation ${kind}`, x, y: y - 11, width: wide, height: 22, rx: 4, fill: colour },
-        shape("title", {}, `generation ${bar.number}, ${kind}${bar.ranks ? `, ${bar.ranks} ranks` : ""}` +
+        shape("title", {}, `generation ${bar.number}, ${kind}${bar.ranks ? `, ${counted(bar.ranks, "rank")}` : ""}` +
           `${bar.cause ? `, after: ${bar.cause}` : ""}, ${duration((to - from) / 1000)}`)));
     };
     const active = bar.active ?? bar.closing ?? bar.end;
@@ -143,7 +143,7 @@ class Timeline {
     if (bar.active !== undefined) piece(bar.active, bar.closing ?? bar.end, "active");
     piece(bar.closing, bar.end, "closing");
     const wide = toX(bar.closing ?? bar.end) - toX(active);
-    const text = [`${bar.number}`, `${bar.number}: ${bar.ranks} ranks`, `generation ${bar.number}: ${bar.ranks} ranks`]
+    const text = [`${bar.number}`, `${bar.number}: ${counted(bar.ranks, "rank")}`, `generation ${bar.number}: ${counted(bar.ranks, "rank")}`]
       .findLast((t) => t.length * 6.6 + 14 < wide);
     if (text && bar.active !== undefined)
       svg.append(shape("text", { class: "in-bar", x: toX(active) + 7, y: y + 4 }, text));

@@ -1,7 +1,6 @@
 #include "apps/service/models.hpp"
 
-#include "apps/service/rank_figures.hpp"
-
+#include <troupe/callbacks.hpp>
 #include <troupe/datasets.hpp>
 #include <troupe/module.hpp>
 #include <troupe/recipe.hpp>
@@ -67,7 +66,7 @@ troupe::data_ptr data_of(const learning& what) {
 }  // namespace
 
 troupe::recipe_ptr recipe_of(const learning& what) {
-  troupe::torch_plugins with{.callbacks = {rank_figures{}}};
+  troupe::torch_plugins with{.callbacks = {troupe::rank_monitor{}}};
   return troupe::make_recipe([what] { return std::make_shared<classifier>(what); }, data_of(what),
                              std::move(with));
 }

@@ -17,6 +17,7 @@
 #include "apps/troupe/trouble_report.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/entropy.hpp"
+#include "backends/telemetry/rank_figures.hpp"
 
 #include <fmt/format.h>
 
@@ -36,7 +37,7 @@ public:
       : plan_(std::move(plan)),
         around_(around),
         shared_(shared_job(plan_.settings, around,
-                           [this](learning& of, trainer_options&) { add_profiler(of); })),
+                           [this](learning& of, trainer_options&) { add_callbacks(of); })),
         folder_(accepted()) {}
 
   program_end run() {
@@ -51,6 +52,9 @@ public:
     const auto started = around_.age();
     auto outcome = runner.run(fit_job());
     auto result = result_of(outcome, shared_.options);
+    if (!ranks_are_asked_for_)
+      std::erase_if(result.metrics,
+                    [](const auto& one) { return rank_figures::is_one(one.first); });
     if (outcome.figures.seconds_to_first_step > 0)
       result.seconds_to_first_step = started + outcome.figures.seconds_to_first_step;
     tell(outcome);
@@ -62,15 +66,24 @@ public:
   }
 
 private:
-  void add_profiler(learning& of) const {
-    if (plan_.settings.text("profiler") != "torch") return;
-    const auto path = (std::filesystem::absolute(plan_.folder) / "torch_trace.json").string();
-    if (path.find(',') != path.npos)
-      throw user_error(errc::bad_configuration,
-                       fmt::format("profiler = \"torch\" cannot write {}: choose a --run-dir "
-                                   "without commas",
-                                   path));
-    of.callbacks.push_back("torch_profiler,path=" + path);
+  // What other settings need of callbacks.
+  void add_callbacks(learning& of) {
+    if (plan_.settings.text("profiler") == "torch")
+      of.callbacks.push_back("torch_profiler,path=" + place_of("torch_trace.json"));
+    const auto loggers = plan_.settings.get<std::vector<std::string>>("logger");
+    if (std::ranges::find(loggers, "tensorboard") != loggers.end())
+      of.callbacks.push_back("tensorboard,folder=" + place_of("model"));
+    ranks_are_asked_for_ = std::ranges::find(of.callbacks, "ranks") != of.callbacks.end();
+    if (!ranks_are_asked_for_ && shows_live(plan_.settings, around_))
+      of.callbacks.push_back("ranks");
+  }
+  // In the run's folder, as the value of a callback's option.
+  std::string place_of(const char* name) const {
+    auto path = (std::filesystem::absolute(plan_.folder) / name).string();
+    if (path.find(',') == path.npos) return path;
+    throw user_error(
+        errc::bad_configuration,
+        fmt::format("a callback cannot write {}: choose a --run-dir without commas", path));
   }
 
   // The folder of a job that would not be refused.
@@ -125,7 +138,8 @@ private:
     fit.observers.push_back(report_.watch());
     add_loggers({.folder = plan_.folder,
                  .restarts = fit.options.elastic.enabled(),
-                 .resumed_at = plan_.resumes ? plan_.step : undefined},
+                 .resumed_at = plan_.resumes ? plan_.step : undefined,
+                 .of_ranks = ranks_are_asked_for_},
                 fit);
     fit.observers.push_back(events());
     return fit;
@@ -248,6 +262,7 @@ private:
 
   run_plan plan_;
   const context& around_;
+  bool ranks_are_asked_for_ = false;  // else their figures are for the display alone
   job shared_;
   run_folder folder_;
   trouble_report report_{around_.screen};

@@ -2,6 +2,7 @@
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/run_files.hpp"
 #include "apps/troupe/run_status.hpp"
+#include "backends/telemetry/rank_figures.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -23,7 +24,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr double live_seconds = 1, line_seconds = 10;
-constexpr std::size_t metrics_shown = 8;
+constexpr std::size_t metrics_shown = 8, ranks_shown = 8;
 
 struct watch_question {
   std::string run;
@@ -39,9 +40,17 @@ std::string metrics_line(const ordered_json& live) {
   std::vector<std::string> all;
   if (live.contains("metrics") && live["metrics"].is_object())
     for (const auto& [name, value] : live["metrics"].items())
-      if (value.is_number() && all.size() < metrics_shown)
+      if (value.is_number() && all.size() < metrics_shown && !rank_figures::is_one(name))
         all.push_back(fmt::format("{} {:.4f}", name, value.get<double>()));
   return fmt::format("{}", fmt::join(all, "  "));
+}
+
+std::vector<std::string> rank_lines(const ordered_json& live) {
+  rank_figures figures;
+  if (live.contains("metrics") && live["metrics"].is_object())
+    for (const auto& [name, value] : live["metrics"].items())
+      if (value.is_number()) figures.take(name, value.get<double>());
+  return figures.lines(ranks_shown);
 }
 
 // `epoch 2/3  batch 17/469  step 485  21933 samples/s`.
@@ -74,6 +83,7 @@ std::vector<std::string> picture_of(const ordered_json& all) {
                   plain(live, "ranks"), plain(live, "shards")),
       progress_text(live)};
   if (const auto metrics = metrics_line(live); !metrics.empty()) lines.push_back(metrics);
+  for (auto& line : rank_lines(live)) lines.push_back(std::move(line));
   auto last = fmt::format("checkpoints {}", plain(live, "checkpoints"));
   if (is_known(live, "checkpoint_step"))
     last += fmt::format(" (newest at step {})", plain(live, "checkpoint_step"));

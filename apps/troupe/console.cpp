@@ -3,25 +3,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe::program {
 
 namespace {
 
-// Without the sequences that only move the cursor or clear.
-std::size_t printed_length(std::string_view text) {
-  std::size_t count = 0;
+// The characters of each line, without the sequences that only move the cursor or clear.
+std::vector<std::size_t> printed_lengths(std::string_view text) {
+  std::vector<std::size_t> lines{0};
   bool in_sequence = false;
   for (const char c : text) {
     if (c == '\x1b') {
       in_sequence = true;
     } else if (in_sequence) {
       in_sequence = c == '[' || c == ';' || (c >= '0' && c <= '9');
+    } else if (c == '\n') {
+      lines.push_back(0);
     } else {
-      ++count;
+      ++lines.back();
     }
   }
-  return count;
+  return lines;
+}
+
+std::string to_row_above(std::size_t rows) {
+  return rows == 0 ? "\r" : fmt::format("\r\x1b[{}A", rows);
 }
 
 }  // namespace
@@ -47,26 +54,33 @@ void console::progress(std::string_view text) {
   const std::lock_guard hold{guard_};
   if (!facts_.live || !text.starts_with('\r')) return err_(text);
   text.remove_prefix(1);
-  // In one row the new line covers the old one: clearing it first would flicker.
-  const bool one_row = live_length_ <= std::max<std::size_t>(facts_.columns(), 1);
-  auto line = one_row ? std::string{"\r"} : clear_live_line();
-  live_length_ = printed_length(text);
-  err_(line += text);
+  auto lengths = printed_lengths(text);
+  // A new text that covers the old one is written over it: clearing it first would flicker.
+  const auto rows = live_rows();
+  auto all = rows <= lengths.size() ? to_row_above(rows - 1) : clear_live_text();
+  live_ = std::move(lengths);
+  err_(all += text);
 }
 
-// A terminal that becomes narrower wraps the line again; the cursor stays at the line's end.
-std::string console::clear_live_line() {
+// The rows of the live text, the cursor's included. A terminal that becomes narrower wraps its
+// lines again; the cursor stays at the end of the last one.
+std::size_t console::live_rows() const {
   const auto columns = std::max<std::size_t>(facts_.columns(), 1);
-  const auto rows_above = live_length_ == 0 ? 0 : (live_length_ - 1) / columns;
-  live_length_ = 0;
-  if (rows_above == 0) return "\r\x1b[K";
-  return fmt::format("\r\x1b[{}A\x1b[J", rows_above);
+  std::size_t rows = 0;
+  for (const auto length : live_) rows += length == 0 ? 1 : (length - 1) / columns + 1;
+  return std::max<std::size_t>(rows, 1);
 }
 
-// Clears a live line first; the next `progress` writes it again.
+std::string console::clear_live_text() {
+  const auto above = live_rows() - 1;
+  live_.clear();
+  return to_row_above(above) + (above == 0 ? "\x1b[K" : "\x1b[J");
+}
+
+// Clears a live text first; the next `progress` writes it again.
 void console::say(std::string_view before, std::string_view text) {
   const std::lock_guard hold{guard_};
-  std::string line{facts_.live ? clear_live_line() : ""};
+  std::string line{facts_.live ? clear_live_text() : ""};
   line += before;
   line += text;
   err_(line += '\n');

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace troupe::program {
 
@@ -19,6 +20,8 @@ public:
     bool colour = false;  ///< supports colours, and NO_COLOR is not set
     /// How wide it is now: a window may change its size at any time.
     std::function<std::size_t()> columns = [] { return std::size_t{80}; };
+    /// How many lines it has now.
+    std::function<std::size_t()> rows = [] { return std::size_t{24}; };
   };
 
   console(writer out, writer err, terminal facts)
@@ -37,21 +40,23 @@ public:
   void error(std::string_view text);
   /// Printed also when notes are dropped, like an error, although the job continues.
   void warning(std::string_view text);
-  /// For progress: a line with its end, or a live line, which begins with a carriage return and
-  /// takes the place of the one before it. On a terminal that has become narrower since, the old
-  /// live line stands in several rows; all of them are cleared.
+  /// For progress: a line with its end, or a live text, which begins with a carriage return and
+  /// takes the place of the one before it. It may have several lines; the last one has no end. On a
+  /// terminal that has become narrower since, an old line stands in several rows; all of them are
+  /// cleared.
   void progress(std::string_view text);
 
 private:
   void say(std::string_view before, std::string_view text);
-  std::string clear_live_line();
+  std::size_t live_rows() const;
+  std::string clear_live_text();
 
   writer out_;
   writer err_;
   terminal facts_;
   std::atomic<bool> quiet_{false};
-  std::mutex guard_;             // for standard error and live_length_
-  std::size_t live_length_ = 0;  // characters of the live line that stands there
+  std::mutex guard_;               // for standard error and live_
+  std::vector<std::size_t> live_;  // characters of the lines of the live text that stands there
 };
 
 }  // namespace troupe::program

@@ -241,13 +241,19 @@ void tell_profile(console& screen, const job_outcome& outcome) {
     screen.note(table.substr(0, table.size() - 1));
 }
 
-std::vector<observer_factory> progress_of(const settings& s, const context& around) {
+bool shows_live(const settings& s, const context& around) {
   const auto wanted = s.text("progress");
-  if (wanted == "never" || around.screen.quiet()) return {};
+  if (wanted == "never" || around.screen.quiet()) return false;
+  return wanted == "always" || around.screen.facts().live;
+}
+
+std::vector<observer_factory> progress_of(const settings& s, const context& around) {
+  if (s.text("progress") == "never" || around.screen.quiet()) return {};
   const auto& terminal = around.screen.facts();
   progress_line::style how;
-  how.live = wanted == "always" || terminal.live;
+  how.live = shows_live(s, around);
   how.columns = terminal.columns;
+  how.rows = terminal.rows;
   how.epochs = s.integer("fast_dev_run") > 0 ? 1 : s.integer("max_epochs");
   auto* screen = &around.screen;
   return {[how, screen] {

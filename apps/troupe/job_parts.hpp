@@ -32,6 +32,8 @@ void tell_trace(console& screen, const std::shared_ptr<run_trace>& trace);
 /// The table of the setting profiler, as a note.
 void tell_profile(console& screen, const job_outcome& outcome);
 
+/// Whether progress is shown on a terminal that can write over lines.
+bool shows_live(const settings& s, const context& around);
 /// The observer that prints progress as settings and terminal require; empty without progress.
 std::vector<observer_factory> progress_of(const settings& s, const context& around);
 

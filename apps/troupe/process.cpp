@@ -44,12 +44,15 @@ bool write_all(int file, std::string_view text) {
   return true;
 }
 
-std::size_t columns_of_standard_error() {
-  constexpr std::size_t usual = 80;
+winsize size_of_standard_error() {
   winsize size{};
-  const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : usual;
+  const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0;
+  if (!known || size.ws_col == 0) size.ws_col = 80;
+  if (!known || size.ws_row == 0) size.ws_row = 24;
+  return size;
 }
+std::size_t columns_of_standard_error() { return size_of_standard_error().ws_col; }
+std::size_t rows_of_standard_error() { return size_of_standard_error().ws_row; }
 
 bool is_set(const char* variable) {
   const auto* text = std::getenv(variable);
@@ -93,6 +96,7 @@ console::terminal terminal_of_standard_error() {
   facts.live = ::isatty(STDERR_FILENO) == 1 && !dumb;
   facts.colour = facts.live && !is_set("NO_COLOR");
   if (facts.live) facts.columns = columns_of_standard_error;
+  if (facts.live) facts.rows = rows_of_standard_error;
   return facts;
 }
 

@@ -4,6 +4,7 @@
 #include "apps/troupe/run_folder.hpp"
 #include "backends/telemetry/csv_logger.hpp"
 #include "backends/telemetry/metrics_once.hpp"
+#include "backends/telemetry/rank_figures.hpp"
 #include "backends/telemetry/tensorboard_logger.hpp"
 
 #include <utility>
@@ -32,6 +33,23 @@ public:
 private:
   std::unique_ptr<observer> inner_;
   loop_state where_;
+};
+
+// Leaves out what rank_monitor logs for the display alone.
+class without_ranks : public observer {
+public:
+  explicit without_ranks(std::unique_ptr<observer> inner) : inner_(std::move(inner)) {}
+  void on(const observation& what) override {
+    const auto* metrics = std::get_if<seen::metrics>(&what);
+    if (!metrics) return inner_->on(what);
+    auto rest = *metrics;
+    std::erase_if(rest.logged, [](const auto& one) { return rank_figures::is_one(one.first); });
+    inner_->on(rest);
+  }
+  void finish(std::uint64_t dropped) override { inner_->finish(dropped); }
+
+private:
+  std::unique_ptr<observer> inner_;
 };
 
 using make_logger = std::function<std::unique_ptr<observer>()>;
@@ -65,8 +83,9 @@ make_logger tensorboard_of(const settings& s, const logged_job& about, const wal
 observer_factory around(const make_logger& make, const logged_job& about,
                         const trouble_report& report, const std::string& file) {
   return report.around(
-      [make, restarts = about.restarts, fitted = about.fitted] {
+      [make, restarts = about.restarts, fitted = about.fitted, of_ranks = about.of_ranks] {
         auto logger = make();
+        if (!of_ranks) logger = std::make_unique<without_ranks>(std::move(logger));
         if (fitted) logger = std::make_unique<at_position>(std::move(logger), *fitted);
         if (restarts) logger = std::make_unique<metrics_once>(std::move(logger));
         return logger;

@@ -17,6 +17,7 @@ struct logged_job {
   std::string folder;                     ///< the run's
   bool restarts = false;                  ///< steps may be done again: each value is logged once
   std::int64_t resumed_at = undefined;    ///< where a resumed fit goes on
+  bool of_ranks = true;                   ///< figures of ranks are logged, too
   std::optional<loop_state> fitted = {};  ///< of the test after a fit: where the fit ended
 };
 

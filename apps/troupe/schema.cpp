@@ -142,7 +142,7 @@ void add_reports(schema& s, const trainer_options& d) {
       "test and predict in LibTorch's inference mode, else without gradients only");
   add(s, "callbacks", kind::texts, words{}, "--callback",
       "NAME[,KEY=VALUE...], may repeat: lr_monitor, gradient_norms, throughput, device_stats, "
-      "timer, ema, swa")
+      "ranks, timer, ema, swa")
       .shape = "NAME";
   add(s, "logger", kind::words, words{"csv"}, "--logger",
       "files with the metrics of a run; several with commas", {"csv", "tensorboard"});

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe {
 
 namespace {
+
+constexpr std::size_t ranks_shown = 8;
 
 // 1:02:03, 2:03
 std::string clock_text(double left) {
@@ -46,15 +49,15 @@ progress_line::progress_line(style how, clock now, writer write)
 
 void progress_line::on(const observation& what) {
   if (const auto* seen = std::get_if<seen::metrics>(&what)) {
-    for (const auto& [name, value] : seen->logged) last_[name] = value;
+    for (const auto& [name, value] : seen->logged)
+      if (!ranks_.take(name, value)) last_[name] = value;
     chosen_.insert(seen->prog_bar.begin(), seen->prog_bar.end());
   }
   if (const auto* seen = std::get_if<seen::progress>(&what)) progress(*seen);
 }
 
 void progress_line::finish(std::uint64_t) {
-  if (!line_.empty()) write_("\r\x1b[K");
-  line_.clear();
+  if (std::exchange(live_, false)) write_("\r\x1b[K");
 }
 
 void progress_line::progress(const seen::progress& what) {
@@ -123,8 +126,15 @@ void progress_line::show(const std::string& line) {
     return;
   }
   // One column stays free: a terminal moves on when the last one is written.
-  line_ = line.substr(0, std::max<std::size_t>(how_.columns(), 2) - 1);
-  write_("\r" + line_ + "\x1b[K");
+  const auto cut = [columns = std::max<std::size_t>(how_.columns(), 2) - 1](std::string_view text) {
+    return fmt::format("{}\x1b[K", text.substr(0, columns));
+  };
+  // Half of the terminal stays for what the program and others have written before.
+  auto all = "\r" + cut(line);
+  for (const auto& rank : ranks_.lines(std::min(ranks_shown, how_.rows() / 2)))
+    all += "\n" + cut(rank);
+  live_ = true;
+  write_(all);
 }
 
 }  // namespace troupe

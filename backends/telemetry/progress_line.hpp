@@ -1,6 +1,7 @@
 // Shows a run's progress in a terminal.
 #pragma once
 
+#include "backends/telemetry/rank_figures.hpp"
 #include "troupe/observer.hpp"
 
 #include <chrono>
@@ -13,14 +14,17 @@
 namespace troupe {
 
 /// Shows epoch, batch, loss, what is logged with prog_bar, samples per second and the time left.
-/// Live: one terminal line that is overwritten at most ten times a second, by a carriage return.
-/// Otherwise one new line every ten seconds. The caller passes time and output.
+/// Live: a terminal line that is overwritten at most ten times a second. Its text begins with a
+/// carriage return. Below it, a line per rank if a rank_monitor logs and the terminal is high
+/// enough. Otherwise one new line every ten seconds. The caller passes time and output.
 class progress_line : public observer {
 public:
   struct style {
     bool live = false;
     /// How wide the terminal is now; the live line is cut to it.
     std::function<std::size_t()> columns = [] { return std::size_t{80}; };
+    /// How many lines it has now.
+    std::function<std::size_t()> rows = [] { return std::size_t{24}; };
     std::int64_t epochs = 1;  ///< in total
     std::chrono::nanoseconds live_interval = std::chrono::milliseconds{100};
     std::chrono::nanoseconds line_interval = std::chrono::seconds{10};
@@ -53,8 +57,9 @@ private:
   double samples_per_second_ = 0;
   double seconds_per_batch_ = 0;
   metrics last_;
+  rank_figures ranks_;
   std::set<std::string> chosen_;  ///< logged with prog_bar
-  std::string line_;              ///< the live line on the screen
+  bool live_ = false;             ///< a live line is on the screen
 };
 
 }  // namespace troupe

@@ -149,6 +149,13 @@ callback_factory make_profiler(const given_options& given) {
   return torch_profiler{how};
 }
 
+callback_factory make_tensorboard(const given_options& given) {
+  tensorboard_model_options how{.folder = "tensorboard"};
+  given.read("folder", how.folder);
+  given.read("every_n_epochs", how.every_n_epochs);
+  return tensorboard_model{how};
+}
+
 struct maker {
   callback_entry about;
   callback_factory (*make)(const given_options& given);
@@ -176,6 +183,12 @@ const std::vector<maker>& makers() {
         "raises the learning rate step by step, as troupe tune does",
         {"min", "max", "steps", "growth", "stop_at"}},
        make_range},
+      {{"ranks", "logs the throughput and the waiting of each rank", {}},
+       [](const given_options&) -> callback_factory { return rank_monitor{}; }},
+      {{"tensorboard",
+        "writes histograms of parameters and the graph of the loss for TensorBoard",
+        {"folder", "every_n_epochs"}},
+       make_tensorboard},
       {{"torch_profiler", "records operators of a few batches", {"path", "wait", "active"}},
        make_profiler}};
   return all;

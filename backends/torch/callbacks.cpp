@@ -186,6 +186,40 @@ void device_stats_monitor::on_train_batch_start(module& m, const batch&, std::in
                    : 0);
 }
 
+void rank_monitor::begin(const module& m) {
+  if (!clock_) clock_ = clock_of(m, now_);
+  since_ = clock_();
+  waited_ = m.strategy_in_use()->waited();
+  samples_ = 0;
+}
+
+void rank_monitor::on_train_epoch_start(module& m, std::int64_t) { begin(m); }
+
+void rank_monitor::on_train_batch_start(module& m, const batch&, std::int64_t) {
+  // After a failure steps are done again: the recovery's time belongs to no step.
+  if (since_.count() < 0 || m.at().step < step_) begin(m);
+  step_ = m.at().step;
+}
+
+void rank_monitor::on_train_batch_end(module& m, const step_output&, const batch& b, std::int64_t) {
+  samples_ += b.samples();
+  const auto step = m.at().step;
+  const auto every = m.strategy_in_use()->about().options.log_every_n_steps;
+  if (step == step_ || step % std::max<std::int64_t>(every, 1) != 0) return;
+  const std::chrono::duration<double> took = clock_() - since_;
+  const std::chrono::duration<double> waited = m.strategy_in_use()->waited() - waited_;
+  const bool known = took.count() > 0;
+  const auto rate = known ? static_cast<double>(samples_) / took.count() : 0;
+  const auto share = known ? std::clamp(waited / took, 0.0, 1.0) : 0;
+  // Ranks that log at all log the same names: each rank counts only in its own.
+  for (std::int32_t rank = 0; rank < std::min(m.world(), ranks_max); ++rank) {
+    const double mine = rank == m.rank() ? 1 : 0;
+    m.log_ratio(fmt::format("rank/{}/samples_per_second", rank), mine * rate, mine);
+    m.log_ratio(fmt::format("rank/{}/waiting_share", rank), mine * share, mine);
+  }
+  begin(m);
+}
+
 // --- timer ---------------------------------------------------------------------------------------
 
 timer::timer(timer_options how) : how_(std::move(how)) {

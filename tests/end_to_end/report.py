@@ -39,8 +39,10 @@ def story_a_run_is_drawn_light_dark_and_narrow(folder):
         check(lines(shown) >= 3, f"{lines(shown)} lines for the losses and the accuracy, {how}")
         check(shown.count('class="generation active"') >= 1, "no generation")
         check(shown.count('class="checkpoint"') >= 1, "no checkpoint")
-        check_in("<h3>loss</h3>", shown.dom)
-        check_in("test/accuracy", shown.dom)
+        check_in("<h3>Loss</h3>", shown.dom)
+        for name, label in (("train/loss", "training loss"), ("test/accuracy", "test accuracy")):
+            check_in(f'<dt title="{name}">{label}</dt>', shown.dom)
+        check_equal(shown.count(r">1 \w+s<"), 0, "one thing in the plural")
 
 
 def story_metrics_have_words_and_scale_requests_have_marks(folder):
@@ -90,6 +92,8 @@ def story_runs_are_compared(folder):
     check_in("Comparison", shown.dom)
     check_equal(shown.count('<tr class="differs">'), 1, "the learning rate alone differs")
     check_in("optimizer.learning_rate", shown.dom)
+    check_in('<td class="key" title="val/accuracy">validation accuracy</td>', shown.dom)
+    check_equal(shown.count(r">(train|val|test)/\w+<"), 0, "raw names of metrics")
     check(lines(shown) >= 6, "lines of both runs")
 
 

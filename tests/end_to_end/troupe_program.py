@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 
 PROGRAM = os.environ.get("TROUPE_PROGRAM")
 # A fit of synthetic data that takes seconds: 2 ranks, 8 samples each per batch, 16 batches per epoch.
@@ -180,13 +181,15 @@ def main(stories):
     for name, story in sorted(stories.items()):
         if not name.startswith("story_") or (wanted and name not in wanted):
             continue
-        with tempfile.TemporaryDirectory(prefix="troupe-e2e-") as folder:
+        # A program of a story that failed may still write into its folder.
+        with tempfile.TemporaryDirectory(prefix="troupe-e2e-", ignore_cleanup_errors=True) as folder:
             try:
                 story(folder)
                 print(f"passed  {name}", flush=True)
-            except AssertionError as error:
+            except Exception as error:
                 failed.append(name)
-                print(f"FAILED  {name}\n{error}", flush=True)
+                text = str(error) if isinstance(error, AssertionError) else traceback.format_exc()
+                print(f"FAILED  {name}\n{text}", flush=True)
     print(f"{len(failed)} failed" if failed else "all passed")
     sys.exit(bool(failed))
 

@@ -1,17 +1,63 @@
-"""Goal: `troupe watch` follows a run elsewhere until it ends, and says how it ended."""
+"""Goal: `troupe watch` follows a run elsewhere until it ends, and says how it ended. On a terminal a fit and a watch
+show each rank."""
 
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
+import threading
 
-from troupe_program import PROGRAM, Traced, check, check_code, check_equal, check_in, environment, fit, main, troupe
+from troupe_program import (PROGRAM, SMALL, Traced, check, check_code, check_equal, check_in, environment, fail, fit,
+                            main, metrics_of, result_of, troupe)
 
 
 def watching(run, *arguments):
     return subprocess.Popen([PROGRAM, "watch", run, "--interval", "0.05", *arguments], text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment({}))
+
+
+class OnTerminal:
+    """A call whose standard error is a terminal. `wait_for` waits until it shows what a pattern describes."""
+
+    def __init__(self, *arguments):
+        self._terminal, end = pty.openpty()
+        self._process = subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=end,
+                                         env=environment({"TERM": "xterm"}))
+        os.close(end)
+        self._shown, self._more, self._ended = b"", threading.Condition(), False
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self):
+        while True:
+            try:
+                more = os.read(self._terminal, 4096)
+            except OSError:  # the program has closed it
+                more = b""
+            with self._more:
+                self._shown += more
+                self._ended = not more
+                self._more.notify_all()
+            if not more:
+                return
+
+    def wait_for(self, pattern):
+        with self._more:
+            while not re.search(pattern, self._shown):
+                if self._ended:
+                    fail(f"{pattern!r} was not shown: {self._shown[-4000:]!r}")
+                self._more.wait()
+
+    def end(self, number=None):
+        """Its exit code."""
+        if number:
+            self._process.send_signal(number)
+        self._process.communicate()
+        self._reader.join()
+        os.close(self._terminal)
+        return self._process.returncode
 
 
 def running_fit(run):
@@ -70,6 +116,26 @@ def story_a_terminal_shows_lines_over_the_last_ones(folder):
     out, _ = watch.communicate()
     os.close(terminal)
     check_in(f"{run}: stopped", out)
+
+
+RANKS = rb"rank 0 +\d+ samples/s  waiting +\d+\.\d %\x1b\[K\r\nrank 1 +\d+ samples/s  waiting +\d+\.\d %\x1b\[K"
+
+
+def story_a_fit_on_a_terminal_shows_each_rank(folder):
+    run = os.path.join(folder, "run")
+    endless = ["--max-epochs", "100000", "--set", "log_every_n_steps=1"]
+    fitting = OnTerminal("fit", "--run-dir", run, *SMALL, *endless, "--progress", "auto")
+    fitting.wait_for(rb"\r\x1b\[2Aepoch [^\n]*loss [^\n]*\r\n" + RANKS)
+    looking = OnTerminal("watch", run, "--interval", "0.05")
+    looking.wait_for(rb"samples/s[^\n]*\n[^\n]*train/loss[^\n]*\nrank 0 [^\n]*%\r\nrank 1 [^\n]*%\r\ncheckpoints")
+    check_equal(fitting.end(signal.SIGTERM), 143)
+    check_equal(looking.end(), 0)
+    # They are for the terminal alone, unless they are asked for.
+    check_equal([name for row in metrics_of(run) for name in row if name.startswith("rank/")], [])
+    check_equal([name for name in result_of(run)["metrics"] if name.startswith("rank/")], [])
+    asked = os.path.join(folder, "asked")
+    check_code(fit(asked, "--callback", "ranks", "--set", "log_every_n_steps=4"), 0)
+    check(all(0 <= row["rank/1/waiting_share"] <= 1 for row in metrics_of(asked) if "train/loss" in row), asked)
 
 
 def story_a_run_that_has_ended_is_shown_once(folder):

@@ -20,6 +20,7 @@ LAYERS = {"messages": {"messages"},
           "actors": {"messages", "backends", "actors"},
           "apps": {"messages", "backends", "actors", "apps"},
           "tests": {"messages", "backends", "actors", "apps", "tests"}}
+AS_USERS = ("apps/service/", "apps/examples/")  # programs on the public headers
 FILE_LINES, TEST_FILE_LINES = 500, 700
 FUNCTION_LINES, TEST_FUNCTION_LINES = 60, 100  # a test case may list what it expects
 CODE_WIDTH, SCRIPT_WIDTH = 100, 120
@@ -131,6 +132,9 @@ def layers(tree):
                 yield Finding(path, line, f"a public header, or what it needs, must not need {what}")
             elif top(path) == "actors" and re.match(r"backends/(?!include/|determinism/).*/", what):
                 yield Finding(path, line, f"actors see ports, never an adapter's folder: {what}")
+            elif path.startswith(AS_USERS) and not what.startswith((*AS_USERS, "apps/http/")) \
+                    and (what not in tree.public.values() or "/troupe/detail/" in what):
+                yield Finding(path, line, f"programs as users write them see public headers, not {what}")
 
 
 def torch_rooms(tree):

@@ -31,24 +31,34 @@ function done(job) {
   if (!s || !s.epochs) return 0;
   return Math.min((Math.max(s.epoch ?? 0, 0) + (s.batches ? ((s.batch ?? -1) + 1) / s.batches : 0)) / s.epochs, 1);
 }
+// The cards stay, so that one keeps the focus.
+const cards = new Map();
 function card(job) {
-  const s = job.status;
+  const s = job.status, node = cards.get(job.name) ?? element("button", { type: "button", class: "pick", "data-job": job.name });
+  if (!cards.has(job.name)) node.addEventListener("click", () => choose(job.name));
+  cards.set(job.name, node);
   const text = job.state === "running" && s ? `${s.state}, step ${number(s.step)}${s.seconds_left === null ? "" : `, ${duration(s.seconds_left)} left`}`
-    : `${number(job.result?.steps ?? s?.step ?? 0)} steps`;
-  const node = element("button", { type: "button", class: "pick", "aria-pressed": String(job.name === chosen), "data-job": job.name },
-    element("div", { class: "head" }, element("h3", {}, job.name), pill(job.state)), element("span", { class: "quiet" }, text),
+    : counted(job.result?.steps ?? s?.step ?? 0, "step");
+  node.setAttribute("aria-pressed", String(job.name === chosen));
+  node.replaceChildren(element("div", { class: "head" }, element("h3", {}, job.name), pill(job.state)), element("span", { class: "quiet" }, text),
     element("div", { class: "bar" }, element("i", { style: `width:${(done(job) * 100).toFixed(1)}%` })));
-  node.addEventListener("click", () => choose(job.name));
   return node;
+}
+// The card of the job below shows what is shown there.
+function showCards(all) {
+  const nodes = all.map((job) => following?.job && job.name === following.name ? cards.get(job.name) ?? card(job) : card(job));
+  if (nodes.length !== byId("jobs").children.length || nodes.some((node, i) => node !== byId("jobs").children[i]))
+    byId("jobs").replaceChildren(...nodes);
+  for (const name of cards.keys()) if (!all.some((job) => job.name === name)) cards.delete(name);
 }
 async function list() {
   try {
     const all = (await (await ask("/v1/jobs")).json()).jobs;
     byId("login").hidden = true;
     byId("page").hidden = false;
-    byId("jobs").replaceChildren(...all.map(card));
+    showCards(all);
     const running = all.filter((job) => job.state === "running").length;
-    say(all.length ? `${all.length} jobs, ${running} running` : "no job yet");
+    say(all.length ? `${counted(all.length, "job")}, ${running} running` : "no job yet");
     if (!all.some((job) => job.name === chosen)) chosen = all.find((job) => job.state === "running")?.name ?? all.at(-1)?.name ?? "";
     if (chosen && following?.name !== chosen) choose(chosen);
     if (!chosen) leave();
@@ -180,12 +190,13 @@ function buttons(of) {
 
 function showHead(of) {
   const job = of.job, s = job.status, runs = job.state === "running", r = job.result;
+  card(job);
   of.state.replaceChildren(pill(job.state));
   for (const one of ["stop", "end", "scale", "ranks"]) of.controls[one].disabled = !runs;
   of.controls.resume.disabled = runs || job.state === "finished";
   of.controls.remove.disabled = runs;
   const list = element("dl", { class: "figures" });
-  const add = (name, value, unit) => { if (value !== null && value !== undefined) list.append(figure(name, value, unit)); };
+  const add = (name, value) => { if (value !== null && value !== undefined) list.append(figure(name, value)); };
   if (s) {
     if (runs) add("now", s.state);
     add("generation", number(s.generation));
@@ -202,7 +213,7 @@ function showHead(of) {
     add("restarts", number(r.restarts));
   }
   const metrics = Object.entries(s?.metrics ?? r?.metrics ?? {}).filter(([name]) => !OF_RANK.test(name));
-  for (const [name, value] of metrics.slice(0, 8)) add(name, number(value));
+  for (const [name, value] of metrics.slice(0, 8)) list.append(metricFigure(name, value));
   of.figures.replaceChildren(list);
   const failures = r?.failure ? [`${r.failure.type}: ${r.failure.what}`] : causes(s?.newest_failures ?? []).slice(-3);
   for (const text of failures) of.figures.append(element("div", { class: r?.failure ? "box bad" : "box warm" }, element("code", {}, text)));
@@ -212,7 +223,7 @@ function causes(failures) {
   const generations = Map.groupBy(failures, (f) => f.generation);
   return [...generations].map(([generation, list]) => {
     const first = list.find((f) => !f.what.includes("troupe::generation_closed:")) ?? list[0], others = list.length - 1;
-    return `generation ${generation}: ${first.what}${others ? `; ${others} other reports` : ""}`;
+    return `generation ${generation}: ${first.what}${others ? `; ${counted(others, "other report")}` : ""}`;
   });
 }
 

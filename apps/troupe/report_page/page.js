@@ -5,7 +5,7 @@ const view = { smooth: 0, log: false };
 const charts = [];
 const several = data.runs.length > 1;
 
-const FIRST = ["loss", "accuracy"];
+const FIRST = ["Loss", "Accuracy"];
 const RATE = /(^|[/_.-])(lr|learning_rate)([/_.-]|$)/i;
 const WORK = /^(throughput|device)\/|samples_per_sec|steps_per_sec|batches_per_sec|throughput|waiting|memory|_bytes|utili[sz]ation/i;
 
@@ -29,7 +29,7 @@ function failureBox(failure) {
   for (const cause of failure.causes ?? [])
     box.append(element("div", {}, "caused by ", element("b", {}, `${cause.type}`), " ", element("code", {}, `${cause.what}`)));
   const others = (failure.others ?? []).length;
-  if (others) box.append(element("div", { class: "quiet" }, `${others} other failure${others > 1 ? "s" : ""} followed`));
+  if (others) box.append(element("div", { class: "quiet" }, `${counted(others, "other failure")} followed`));
   return box;
 }
 
@@ -47,7 +47,7 @@ function summary(run, index) {
   const r = run.result ?? {}, steps = run.metrics.series.flatMap((s) => s.step);
   const lastStep = r.steps ?? (steps.length ? Math.max(...steps.slice(-1), steps.reduce((a, b) => Math.max(a, b))) : null);
   const figures = element("dl", { class: "figures" });
-  const add = (name, value, unit) => { if (value !== null && value !== undefined && value !== "–") figures.append(figure(name, value, unit)); };
+  const add = (name, value) => { if (value !== null && value !== undefined && value !== "–") figures.append(figure(name, value)); };
   add("steps", number(lastStep));
   add("epochs", r.epochs !== undefined ? number(r.epochs) : undefined);
   add("samples", r.samples !== undefined ? short(r.samples) : undefined);
@@ -55,7 +55,7 @@ function summary(run, index) {
   if (typeof r.seconds?.total === "number") add("time", duration(r.seconds.total));
   if (typeof r.samples_per_second === "number") add("samples/s", number(Math.round(r.samples_per_second)));
   if (r.restarts) add("restarts", r.restarts);
-  if (!several) for (const [name, value] of lastValues(run)) if (!OF_RANK.test(name)) add(name, number(value));
+  if (!several) for (const [name, value] of lastValues(run)) if (!OF_RANK.test(name)) figures.append(metricFigure(name, value));
   const card = element("article", { class: "card" },
     element("div", { class: "head" }, element("h3", {}, runName(run, index)), pill(run.state)),
     element("p", { class: "quiet" }, run.folder), figures);
@@ -66,14 +66,14 @@ function summary(run, index) {
 
 function comparison() {
   const values = data.runs.map(lastValues), names = [...new Set(values.flatMap((v) => [...v.keys()]))].filter((name) => !OF_RANK.test(name));
-  const row = (name, cell) => element("tr", {}, element("td", { class: "key" }, name),
+  const row = (name, cell, title) => element("tr", {}, element("td", { class: "key", title }, name),
     ...data.runs.map((run, i) => element("td", { class: "number" }, cell(run, i))));
   return element("div", { class: "card" }, table(
     [element("th", {}, ""), ...data.runs.map((run, i) => element("th", { class: "number" }, runName(run, i)))],
     [row("state", (run) => run.state), row("steps", (run) => number(run.result?.steps)),
       row("ranks", (run) => number(run.result?.ranks)), row("samples/s", (run) => number(run.result?.samples_per_second)),
       row("seconds", (run) => number(run.result?.seconds?.total)), row("restarts", (run) => number(run.result?.restarts)),
-      ...names.map((name) => row(name, (run, i) => number(values[i].get(name))))]));
+      ...names.map((name) => row(inWords(name), (run, i) => number(values[i].get(name)), name))]));
 }
 
 // Of several runs: a colour for each run, a kind of line for each stage or rank.
@@ -163,7 +163,7 @@ function settings() {
   if (unequal.length) card.append(table(heads(), unequal.map(row)));
   if (several && !unequal.length) card.append(element("p", { class: "quiet" }, "All settings are equal."));
   card.append(element("details", several ? {} : { open: "" },
-    element("summary", {}, several ? `${equal.length} equal settings` : `${equal.length} settings`), table(heads(), equal.map(row))));
+    element("summary", {}, counted(equal.length, several ? "equal setting" : "setting")), table(heads(), equal.map(row))));
   section("Settings", card);
 }
 

@@ -46,6 +46,29 @@ TEST_CASE("a terminal becomes narrower: all rows of the wrapped progress line ar
   CHECK(t.writes.back() == "\r\x1b[Knothing live stands there now\n");
 }
 
+TEST_CASE("a live text of several lines is written over from its first line", "[console]") {
+  terminal_screen t;
+  t.screen.progress("\rone\x1b[K\ntwo\x1b[K\nthree\x1b[K");
+  t.screen.progress("\rONE\x1b[K\nTWO\x1b[K\nTHREE\x1b[K");
+  CHECK(t.writes.back() == "\r\x1b[2AONE\x1b[K\nTWO\x1b[K\nTHREE\x1b[K");
+  t.screen.note("a note");
+  CHECK(t.writes.back() == "\r\x1b[2A\x1b[Ja note\n");
+  t.screen.progress("\rone\x1b[K\ntwo\x1b[K");
+  CHECK(t.writes.back() == "\rone\x1b[K\ntwo\x1b[K");
+  t.screen.progress("\rone\x1b[K");
+  CHECK(t.writes.back() == "\r\x1b[1A\x1b[Jone\x1b[K");
+  t.screen.progress("\rone\x1b[K\ntwo\x1b[K");
+  CHECK(t.writes.back() == "\rone\x1b[K\ntwo\x1b[K");
+}
+
+TEST_CASE("a terminal becomes narrower: lines of a live text that wrap are cleared", "[console]") {
+  terminal_screen t;
+  t.screen.progress(live(50) + "\n" + live(70).substr(1));
+  t.columns = 30;
+  t.screen.progress(live(29) + "\n" + live(29).substr(1));
+  CHECK(t.writes.back() == "\r\x1b[4A\x1b[J" + live(29).substr(1) + "\n" + live(29).substr(1));
+}
+
 TEST_CASE("a quiet console drops notes and prints warnings", "[console]") {
   terminal_screen t;
   t.screen.be_quiet();

@@ -191,6 +191,31 @@ TEST_CASE("a timer ends training one step after its time, and goes on after a re
   CHECK_THROWS_WITH(timer{{}}, Catch::Contains("max_time is not positive"));
 }
 
+TEST_CASE("each rank's throughput and waiting are logged under its number") {
+  ready_job job;  // 4 samples of each rank in a step, which takes one look at the clock
+  const auto last = job.run({rank_monitor{ticking(500ms)}})[0].loop.last;
+  for (const auto* rank : {"rank/0/", "rank/1/"}) {
+    CHECK(last.at(std::string{rank} + "samples_per_second") == 8);
+    const auto share = last.at(std::string{rank} + "waiting_share");
+    CHECK((share >= 0 && share <= 1));
+  }
+  CHECK(last.count("rank/2/samples_per_second") == 0);
+}
+
+// tests/end_to_end/readers.py reads what it writes.
+TEST_CASE("the pictures for TensorBoard change no weight, and impossible options are refused") {
+  ready_job job;
+  const temporary_folder folder;
+  const auto place = folder.path() / "below" / "model";
+  const auto plain = job.run({})[0].snapshot;
+  const auto drawn = job.run({tensorboard_model{{.folder = place.string()}}})[0].snapshot;
+  CHECK(distance(weights_of(drawn), weights_of(plain)) == 0);
+  CHECK(std::ranges::distance(std::filesystem::directory_iterator{place}) == 1);
+  CHECK_THROWS_WITH(tensorboard_model{{}}, Catch::Contains("give a folder"));
+  CHECK_THROWS_WITH((tensorboard_model{{.folder = "x", .every_n_epochs = 0}}),
+                    Catch::Contains("every_n_epochs is 0"));
+}
+
 // --- averages of the weights ---------------------------------------------------------------------
 
 namespace {

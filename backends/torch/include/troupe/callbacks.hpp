@@ -276,6 +276,71 @@ private:
   std::chrono::nanoseconds used_{0};
 };
 
+/// Logs of each rank N, at the steps that report values: `rank/N/samples_per_second`, and
+/// `rank/N/waiting_share`, the share of its time (0 to 1) that its lane spent in collectives. Both
+/// are of the steps since the report before, or since the begin of the epoch. The values travel
+/// with those of the module. Ranks after the first `ranks_max` are left out.
+class rank_monitor : public callback {
+public:
+  /// How many ranks have figures.
+  static constexpr std::int32_t ranks_max = 64;
+
+  /// `now`: see clock_function.
+  explicit rank_monitor(clock_function now = {}) : now_(std::move(now)) {}
+  void on_train_epoch_start(module& m, std::int64_t epoch) override;
+  void on_train_batch_start(module& m, const batch& b, std::int64_t index) override;
+  void on_train_batch_end(module& m, const step_output& output, const batch& b,
+                          std::int64_t index) override;
+  bool reads_gradients() const override { return false; }
+
+private:
+  void begin(const module& m);
+
+  clock_function now_;
+  clock_function clock_;
+  std::chrono::nanoseconds since_{-1};  // negative: not begun
+  std::chrono::nanoseconds waited_{0};  // the strategy's counter at `since_`
+  std::int64_t samples_ = 0;            // of this rank, since `since_`
+  std::int64_t step_ = -1;              // of the newest batch
+};
+
+// --- for TensorBoard -----------------------------------------------------------------------------
+
+/// Options of a tensorboard_model.
+struct tensorboard_model_options {
+  /// Where the event file is made. No other program or logger writes there at the same time.
+  std::string folder;
+  /// Histograms are written at the ends of epochs whose number, from 1, is a multiple of it.
+  std::int64_t every_n_epochs = 1;
+};
+
+/// Writes what TensorBoard shows of a model, on rank 0:
+/// - a histogram of each parameter's finite values, before the first step, at the ends of epochs
+///   and when training ends;
+/// - the graph of the first batch's loss: the operators that autograd has recorded, each with the
+///   shape of its result, in groups by the module whose parameters it uses. The node `data` stands
+///   for the batch and all else without a gradient. Of more than 10,000 nodes the rest is left out.
+/// Reads weights and the graph only. Where the disk is full, values are lost and training goes on.
+class tensorboard_model : public callback {
+public:
+  /// Throws user_error (bad_configuration) for no folder and for impossible numbers.
+  explicit tensorboard_model(tensorboard_model_options how);
+  /// Makes the folder and the file; throws user_error (bad_configuration) if it cannot.
+  void on_train_start(module& m) override;
+  void on_train_batch_start(module& m, const batch& b, std::int64_t index) override;
+  void on_before_backward(module& m, const at::Tensor& loss) override;
+  void on_train_epoch_end(module& m, std::int64_t epoch) override;
+  void on_train_end(module& m) override;
+  bool reads_gradients() const override { return false; }
+
+private:
+  class writer;
+  void write_histograms(module& m);
+
+  tensorboard_model_options how_;
+  std::shared_ptr<writer> to_;
+};
+
 // --- what ends a run -----------------------------------------------------------------------------
 
 /// Options of a timer.

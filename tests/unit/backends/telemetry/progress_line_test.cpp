@@ -113,6 +113,46 @@ TEST_CASE("unknown values of a loader or a resumed run are left out of the line"
   CHECK(s.writes.at(0) == "epoch 5/5  batch 9  6 samples/s\n");
 }
 
+TEST_CASE("ranks whose figures are known have a line each below the live line", "[progress]") {
+  std::size_t rows = 24;
+  screen s{{.live = true, .columns = wide(200), .rows = [&rows] { return rows; }, .epochs = 1}};
+  s.train(0);
+  s.now += 1s;
+  metrics logged{{"train/loss", 0.5}, {"rank/ab/waiting_share", 1}, {"rank/2/other", 1}};
+  for (int rank = 0; rank < 10; ++rank) {
+    const auto name = "rank/" + std::to_string(rank);
+    logged[name + "/samples_per_second"] = 1000 + rank;
+    logged[name + "/waiting_share"] = 0.01 * rank;
+  }
+  s.know(logged, {"train/loss", "rank/1/waiting_share"});
+  s.train(1);
+  CHECK_THAT(
+      s.writes.back(),
+      Catch::StartsWith("\repoch 1/1  batch 2/100  loss 0.5000  64 samples/s  ETA 1:38\x1b[K\n"
+                        "rank 0        1000 samples/s  waiting   0.0 %\x1b[K\n"
+                        "rank 1        1001 samples/s  waiting   1.0 %\x1b[K\n"));
+  CHECK_THAT(s.writes.back(), Catch::EndsWith("waiting   6.0 %\x1b[K\nand 3 more ranks\x1b[K"));
+  rows = 5;
+  s.now += 1s;
+  s.train(2);
+  CHECK_THAT(s.writes.back(), Catch::EndsWith("%\x1b[K\nand 9 more ranks\x1b[K"));
+  rows = 1;
+  s.now += 1s;
+  s.train(3);
+  CHECK_THAT(s.writes.back(), !Catch::Contains("rank"));
+  s.line.finish(0);
+  CHECK(s.writes.back() == "\r\x1b[K");
+}
+
+TEST_CASE("without a terminal figures of ranks are not shown", "[progress]") {
+  screen s{{.live = false, .epochs = 1}};
+  s.train(0);
+  s.know({{"rank/0/samples_per_second", 1000}}, {"rank/0/samples_per_second"});
+  s.now += 10s;
+  s.train(1);
+  CHECK(s.writes.back() == "epoch 1/1  batch 2/100  6 samples/s  ETA 16:20\n");
+}
+
 TEST_CASE("a live line follows changes of the terminal's width", "[progress]") {
   std::size_t columns = 30;
   screen s{{.live = true, .columns = [&columns] { return columns; }}};

@@ -1,5 +1,5 @@
 // Goal: event files have TFRecord's framing and TensorFlow's fields.
-// tests/end_to_end/tensorboard.py reads whole files with a reader of its own.
+// tests/end_to_end/event_files.py reads whole files with a reader of its own.
 #include "backends/telemetry/tensorboard_logger.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "troupe/failure.hpp"
