@@ -26,7 +26,7 @@ public:
   std::chrono::nanoseconds exchange_of_step(const network_cost& network) const override {
     std::chrono::nanoseconds sum{0};
     each_bucket(options_, [&](std::uint64_t count) {
-      sum += network.of({.what = collective::all_reduce, .type = dtype::f32, .count = count},
+      sum += network.of({.what = collective_kind::all_reduce, .type = dtype::f32, .count = count},
                         static_cast<std::size_t>(ranks_));
     });
     return sum;

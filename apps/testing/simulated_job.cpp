@@ -86,7 +86,8 @@ simulated_job::simulated_job(simulation& in, cluster_model cluster)
       stragglers_(cluster_.ranks_per_host),
       fabric_(in.later_of(0), in.clock_of(0), cluster_.network,
               [this](const collective_call& call, std::span<const arrival> who) {
-                if (call.what == collective::all_reduce || call.what == collective::reduce_scatter)
+                if (call.what == collective_kind::all_reduce ||
+                    call.what == collective_kind::reduce_scatter)
                   stragglers_.met(who);
               }) {
   detect_ = trainer_options{}.time.detect;

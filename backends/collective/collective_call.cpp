@@ -13,21 +13,8 @@ namespace troupe {
 
 namespace {
 
-std::string_view name_of(collective what) {
-  switch (what) {
-    case collective::all_reduce: return "all_reduce";
-    case collective::broadcast: return "broadcast";
-    case collective::all_gather: return "all_gather";
-    case collective::reduce_scatter: return "reduce_scatter";
-    case collective::barrier: return "barrier";
-    case collective::decide: return "decide";
-    case collective::work_together: return "work_together";
-  }
-  return "unknown";
-}
-
-[[noreturn]] void refuse(collective what, std::string_view why) {
-  throw std::invalid_argument(fmt::format("{}: {}", name_of(what), why));
+[[noreturn]] void refuse(collective_kind what, std::string_view why) {
+  throw std::invalid_argument(fmt::format("{}: {}", to_string(what), why));
 }
 
 // Kernels load whole elements; complex ones by component.
@@ -35,7 +22,7 @@ std::size_t alignment_of(dtype type) {
   return type == dtype::c64 ? 4 : std::min<std::size_t>(size_of(type), 8);
 }
 
-void check_memory(collective what, std::string_view which, const buffer& memory) {
+void check_memory(collective_kind what, std::string_view which, const buffer& memory) {
   if (memory.count == 0) return;
   if (!memory.data)
     refuse(what, fmt::format("{} has {} elements and no memory", which, memory.count));
@@ -46,15 +33,15 @@ void check_memory(collective what, std::string_view which, const buffer& memory)
            fmt::format("{} is not aligned to its elements ({})", which, to_string(memory.type)));
 }
 
-void check_reduction(collective what, dtype type, reduction operation) {
+void check_reduction(collective_kind what, dtype type, reduction operation) {
   if (auto why = refusal(type, operation); !why.empty()) refuse(what, why);
 }
 
 // `whole` must be `members` pieces of `piece`; they may share memory only if the piece lies exactly
 // where the member's own piece is.
-void check_pieces(collective what, const buffer& piece, const buffer& whole, std::size_t members,
-                  std::size_t member) {
-  const bool gathers = what == collective::all_gather;
+void check_pieces(collective_kind what, const buffer& piece, const buffer& whole,
+                  std::size_t members, std::size_t member) {
+  const bool gathers = what == collective_kind::all_gather;
   const std::string_view piece_name = gathers ? "in" : "out";
   const std::string_view whole_name = gathers ? "out" : "in";
   check_memory(what, piece_name, piece);
@@ -79,19 +66,19 @@ void check_pieces(collective what, const buffer& piece, const buffer& whole, std
 }  // namespace
 
 std::string describe(const collective_call& call) {
-  const auto name = name_of(call.what);
+  const auto name = to_string(call.what);
   const auto type = to_string(call.type);
   switch (call.what) {
-    case collective::all_reduce:
+    case collective_kind::all_reduce:
       return fmt::format("{}({}, {}, {})", name, to_string(call.operation), type, call.count);
-    case collective::broadcast:
+    case collective_kind::broadcast:
       return fmt::format("{}({}, {} from {})", name, type, call.count, call.root);
-    case collective::all_gather: return fmt::format("{}({}, {} each)", name, type, call.count);
-    case collective::reduce_scatter:
+    case collective_kind::all_gather: return fmt::format("{}({}, {} each)", name, type, call.count);
+    case collective_kind::reduce_scatter:
       return fmt::format("{}({}, {}, {} each)", name, to_string(call.operation), type, call.count);
-    case collective::barrier: return fmt::format("{} \"{}\"", name, call.label);
-    case collective::decide: return fmt::format("{}({})", name, call.all ? "all" : "any");
-    case collective::work_together:
+    case collective_kind::barrier: return fmt::format("{} \"{}\"", name, call.label);
+    case collective_kind::decide: return fmt::format("{}({})", name, call.all ? "all" : "any");
+    case collective_kind::work_together:
       return fmt::format("{} \"{}\" ({} pieces)", name, call.label, call.count);
   }
   return std::string{name};
@@ -143,9 +130,9 @@ std::size_t place_among(std::span<const std::int32_t> members, std::int32_t rank
 }
 
 collective_call all_reduce_call(const buffer& data, reduction operation) {
-  check_memory(collective::all_reduce, "data", data);
-  check_reduction(collective::all_reduce, data.type, operation);
-  return {.what = collective::all_reduce,
+  check_memory(collective_kind::all_reduce, "data", data);
+  check_reduction(collective_kind::all_reduce, data.type, operation);
+  return {.what = collective_kind::all_reduce,
           .type = data.type,
           .operation = operation,
           .count = data.count};
@@ -153,23 +140,24 @@ collective_call all_reduce_call(const buffer& data, reduction operation) {
 
 collective_call broadcast_call(const buffer& data, std::int32_t root,
                                std::span<const std::int32_t> members) {
-  check_memory(collective::broadcast, "data", data);
+  check_memory(collective_kind::broadcast, "data", data);
   if (!std::binary_search(members.begin(), members.end(), root))
-    refuse(collective::broadcast, fmt::format("root {} is not among {}", root, rank_list(members)));
-  return {.what = collective::broadcast, .type = data.type, .root = root, .count = data.count};
+    refuse(collective_kind::broadcast,
+           fmt::format("root {} is not among {}", root, rank_list(members)));
+  return {.what = collective_kind::broadcast, .type = data.type, .root = root, .count = data.count};
 }
 
 collective_call all_gather_call(const buffer& in, const buffer& out, std::size_t members,
                                 std::size_t member) {
-  check_pieces(collective::all_gather, in, out, members, member);
-  return {.what = collective::all_gather, .type = in.type, .count = in.count};
+  check_pieces(collective_kind::all_gather, in, out, members, member);
+  return {.what = collective_kind::all_gather, .type = in.type, .count = in.count};
 }
 
 collective_call reduce_scatter_call(const buffer& in, const buffer& out, reduction operation,
                                     std::size_t members, std::size_t member) {
-  check_pieces(collective::reduce_scatter, out, in, members, member);
-  check_reduction(collective::reduce_scatter, in.type, operation);
-  return {.what = collective::reduce_scatter,
+  check_pieces(collective_kind::reduce_scatter, out, in, members, member);
+  check_reduction(collective_kind::reduce_scatter, in.type, operation);
+  return {.what = collective_kind::reduce_scatter,
           .type = in.type,
           .operation = operation,
           .count = out.count};

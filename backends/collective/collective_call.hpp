@@ -3,6 +3,7 @@
 #pragma once
 
 #include "troupe/communicator.hpp"
+#include "troupe/observation.hpp"
 
 #include <chrono>
 #include <cstddef>
@@ -14,19 +15,9 @@
 
 namespace troupe {
 
-enum class collective : std::uint8_t {
-  all_reduce,
-  broadcast,
-  all_gather,
-  reduce_scatter,
-  barrier,
-  decide,
-  work_together
-};
-
 /// The fingerprint of one operation. What an operation has no use for keeps its default.
 struct collective_call {
-  collective what = collective::barrier;
+  collective_kind what = collective_kind::barrier;
   dtype type = dtype::u8;
   reduction operation = reduction::sum;
   bool all = true;          ///< decide only: all must say yes, else any

@@ -84,7 +84,8 @@ public:
   }
   bool decide(bool yes, decision by, const subgroup& among) override {
     const auto& in = channel_of(among);
-    submission what{.call = {.what = collective::decide, .all = by == decision::all}, .yes = yes};
+    submission what{.call = {.what = collective_kind::decide, .all = by == decision::all},
+                    .yes = yes};
     if (!alone(in)) return transport_.decide(in, std::move(what), group().deadline);
     if (aborted()) throw generation_closed(transport_.why());
     return yes;

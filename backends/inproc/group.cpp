@@ -199,7 +199,7 @@ void group::work_off(const place& at, operation& what) {
 }
 
 void group::finish(channel& in, operation& what) {
-  if (what.first().call.what == collective::work_together) what.drop_body();
+  if (what.first().call.what == collective_kind::work_together) what.drop_body();
   if (in.end(what.number())) in.changes.ring_sleepers();
 }
 

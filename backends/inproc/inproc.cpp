@@ -123,7 +123,7 @@ public:
   work_ptr work_together(std::string_view label, const void* mine, std::size_t pieces,
                          shared_body body) override {
     if (group().world == 1) return work_alone(mine, pieces, body);
-    submission what{.call = {.what = collective::work_together, .count = pieces},
+    submission what{.call = {.what = collective_kind::work_together, .count = pieces},
                     .in = mine,
                     .body = std::move(body)};
     what.call.label = label;

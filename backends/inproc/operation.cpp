@@ -65,15 +65,16 @@ void operation::cut(std::size_t root_member) {
   root_ = static_cast<std::uint32_t>(root_member);
   const auto& call = seats_[0].call;
   const auto members = seats_.size();
-  const bool whole = call.what == collective::all_reduce || call.what == collective::broadcast;
+  const bool whole =
+      call.what == collective_kind::all_reduce || call.what == collective_kind::broadcast;
   const bool pieces =
-      call.what == collective::all_gather || call.what == collective::reduce_scatter;
-  if (call.what == collective::decide) {
+      call.what == collective_kind::all_gather || call.what == collective_kind::reduce_scatter;
+  if (call.what == collective_kind::decide) {
     const auto says_yes = [](const seat& s) { return s.yes; };
     verdict_ = call.all ? std::all_of(seats_.begin(), seats_.end(), says_yes)
                         : std::any_of(seats_.begin(), seats_.end(), says_yes);
   }
-  if (call.what == collective::work_together) {
+  if (call.what == collective_kind::work_together) {
     slices_ = slices{call.count, 1, 1, 1, slice_work};  // one slice per piece of work
   } else if (whole && call.count * size_of(call.type) <= slices::least_bytes) {
     slices_ = slices::one(call.count);
@@ -119,11 +120,11 @@ bool operation::work_off_whole(const std::atomic<bool>& stop) const {
 
 void operation::run(const slice& what) const {
   const auto& call = seats_[0].call;
-  if (call.what == collective::work_together) return call_body(what.piece);
+  if (call.what == collective_kind::work_together) return call_body(what.piece);
   const auto element = size_of(call.type);
   const auto piece_bytes = call.count * element;
   const auto offset = what.piece * piece_bytes + what.first * element;
-  if (call.what == collective::all_reduce || call.what == collective::reduce_scatter)
+  if (call.what == collective_kind::all_reduce || call.what == collective_kind::reduce_scatter)
     reduce(what, offset);
   else
     copy(what, offset, piece_bytes);
@@ -137,7 +138,7 @@ void operation::call_body(std::size_t piece) const {
 
 void operation::reduce(const slice& what, std::size_t offset) const {
   const auto& call = seats_[0].call;
-  const bool scatter = call.what == collective::reduce_scatter;
+  const bool scatter = call.what == collective_kind::reduce_scatter;
   pointers<const void*> sources{seats_.size()};
   for (std::size_t i = 0; i < seats_.size(); ++i) sources[i] = at(seats_[i].in, offset);
   pointers<void*> targets{scatter ? 1 : seats_.size()};
@@ -152,7 +153,7 @@ void operation::reduce(const slice& what, std::size_t offset) const {
 void operation::copy(const slice& what, std::size_t offset, std::size_t piece_bytes) const {
   const auto& call = seats_[0].call;
   const auto bytes = what.count * size_of(call.type);
-  const bool gather = call.what == collective::all_gather;
+  const bool gather = call.what == collective_kind::all_gather;
   const auto* from = gather ? at(seats_[what.piece].in, offset - what.piece * piece_bytes)
                             : at(seats_[root_].in, offset);
   for (const auto& s : seats_)

@@ -48,7 +48,7 @@ control_message control_message_of(const collective_call& call, bool yes) {
 }
 
 collective_call call_of(const control_message& from) {
-  if (from.kind != control_message_kind::call || from.what > collective::decide ||
+  if (from.kind != control_message_kind::call || from.what > collective_kind::decide ||
       from.type > dtype::c128 || from.operation > reduction::product ||
       from.text_size > from.text.size())
     throw std::invalid_argument("a note that no rank of this program sends");

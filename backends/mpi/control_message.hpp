@@ -26,7 +26,7 @@ enum class control_message_kind : std::uint8_t {
 /// raw bytes between processes of one program on one kind of machine.
 struct control_message {
   control_message_kind kind = control_message_kind::hello;
-  collective what = collective::barrier;
+  collective_kind what = collective_kind::barrier;
   dtype type = dtype::u8;
   reduction operation = reduction::sum;
   std::uint8_t all = 1;

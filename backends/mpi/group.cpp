@@ -294,7 +294,8 @@ void group::start_ready(std::uint64_t name, channel& at) {
         touching_.fetch_sub(1);
       }
     }
-    if (what.what.call.what == collective::decide) what.verdict.store(at.arrived.verdict(at.begun));
+    if (what.what.call.what == collective_kind::decide)
+      what.verdict.store(at.arrived.verdict(at.begun));
     what.start({comm_, &at.arrived.members(), at.member, tag_of(name, at.begun)}, *arithmetic_,
                aside);
     ++at.begun;

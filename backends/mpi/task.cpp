@@ -33,7 +33,8 @@ void task::start(const stage_of& where, const operations& arithmetic, bool aside
   arithmetic_ = &arithmetic;
   aside_ = aside;
   started_ = true;
-  if (what.call.what == collective::barrier || what.call.what == collective::decide) return;
+  if (what.call.what == collective_kind::barrier || what.call.what == collective_kind::decide)
+    return;
   if (what.call.count == 0) return;
   in_ = static_cast<const std::byte*>(what.in);
   out_ = static_cast<std::byte*>(what.out);
@@ -43,8 +44,8 @@ void task::start(const stage_of& where, const operations& arithmetic, bool aside
     aside_memory_ = scratch(2 * size);
     std::memset(aside_memory_.get(), 0, 2 * size);
     in_ = aside_memory_.get();
-    const bool in_place =
-        what.call.what == collective::all_reduce || what.call.what == collective::broadcast;
+    const bool in_place = what.call.what == collective_kind::all_reduce ||
+                          what.call.what == collective_kind::broadcast;
     out_ = aside_memory_.get() + (in_place ? 0 : size);
   }
   if (members() == 1) {  // every reduction over one rank is what that rank brings
@@ -58,13 +59,13 @@ void task::start(const stage_of& where, const operations& arithmetic, bool aside
 void task::start_transfer() {
   if (where_.tag != 0) return start_exchange();
   switch (what.call.what) {
-    case collective::all_reduce: return start_all_reduce();
-    case collective::broadcast: return start_broadcast();
-    case collective::all_gather: return start_all_gather();
-    case collective::reduce_scatter: return start_reduce_scatter();
-    case collective::barrier:
-    case collective::decide:
-    case collective::work_together: return;  // never gets here: it needs one memory
+    case collective_kind::all_reduce: return start_all_reduce();
+    case collective_kind::broadcast: return start_broadcast();
+    case collective_kind::all_gather: return start_all_gather();
+    case collective_kind::reduce_scatter: return start_reduce_scatter();
+    case collective_kind::barrier:
+    case collective_kind::decide:
+    case collective_kind::work_together: return;  // never gets here: it needs one memory
   }
 }
 
@@ -102,11 +103,11 @@ bool task::bars(const task& later, std::size_t members) const {
            before(b.from, a.from + a.size);
   };
   const auto read = [&](const task& by) -> range {
-    const bool all = by.what.call.what == collective::reduce_scatter;
+    const bool all = by.what.call.what == collective_kind::reduce_scatter;
     return {static_cast<const std::byte*>(by.what.in), by.bytes_each() * (all ? members : 1)};
   };
   const auto written = [&](const task& by) -> range {
-    const bool all = by.what.call.what == collective::all_gather;
+    const bool all = by.what.call.what == collective_kind::all_gather;
     return {static_cast<const std::byte*>(by.what.out), by.bytes_each() * (all ? members : 1)};
   };
   return meet(written(*this), read(later)) || meet(written(*this), written(later)) ||
@@ -190,7 +191,7 @@ void task::start_reduce_scatter() {
 void task::start_exchange() {
   const auto size = bytes_each();
   const auto call = what.call.what;
-  const bool scatter = call == collective::reduce_scatter;
+  const bool scatter = call == collective_kind::reduce_scatter;
   result_ = scratch(members() * size);
   const auto to_all = [&](auto&& each) {
     for (std::size_t peer = 0; peer < members(); ++peer)
@@ -206,7 +207,7 @@ void task::start_exchange() {
       MPI_Irecv(into + at, count, MPI_BYTE, from, where_.tag, where_.comm, &request());
     });
   };
-  if (call == collective::broadcast) {
+  if (call == collective_kind::broadcast) {
     const bool root = (*where_.members)[where_.member] == what.call.root;
     if (root) return to_all([&](std::size_t, int rank) { send(out_, rank); });
     return receive(out_, what.call.root);
@@ -245,8 +246,8 @@ bool task::finished() {
 }
 
 void task::conclude() {
-  const bool reduces =
-      what.call.what == collective::all_reduce || what.call.what == collective::reduce_scatter;
+  const bool reduces = what.call.what == collective_kind::all_reduce ||
+                       what.call.what == collective_kind::reduce_scatter;
   if (!reduces) return;
   const auto type = travel_type(what.call.type);
   auto* arrived = result_ ? result_.get() : staged_ ? staged_.get() : out_;
@@ -261,9 +262,9 @@ void task::conclude() {
 void task::conclude_exchange() {
   const auto size = bytes_each();
   switch (what.call.what) {
-    case collective::all_gather: std::memcpy(out_, result_.get(), members() * size); return;
-    case collective::all_reduce:
-    case collective::reduce_scatter: {
+    case collective_kind::all_gather: std::memcpy(out_, result_.get(), members() * size); return;
+    case collective_kind::all_reduce:
+    case collective_kind::reduce_scatter: {
       std::vector<const void*> sources;
       for (std::size_t i = 0; i < members(); ++i) sources.push_back(result_.get() + i * size);
       const std::vector<void*> targets{out_};

@@ -47,8 +47,8 @@ ncclRedOp_t operation_of(dtype type, reduction wanted) {
   throw internal_error("an unknown reduction");
 }
 
-bool reduces(collective what) {
-  return what == collective::all_reduce || what == collective::reduce_scatter;
+bool reduces(collective_kind what) {
+  return what == collective_kind::all_reduce || what == collective_kind::reduce_scatter;
 }
 
 }  // namespace
@@ -157,14 +157,14 @@ ncclResult_t channel::call(const operation& what) {
   const auto& c = what.what.call;
   const auto* in = what.what.in;
   auto* const out = what.what.out;
-  if (c.what == collective::all_reduce || c.what == collective::reduce_scatter) {
+  if (c.what == collective_kind::all_reduce || c.what == collective_kind::reduce_scatter) {
     const auto [type, per_element] = type_of(c.type);
     const auto with = operation_of(c.type, c.operation);
-    const auto run = c.what == collective::all_reduce ? f.all_reduce : f.reduce_scatter;
+    const auto run = c.what == collective_kind::all_reduce ? f.all_reduce : f.reduce_scatter;
     return run(in, out, c.count * per_element, type, with, comm_, stream_);
   }
   const auto bytes = c.count * size_of(c.type);
-  if (c.what == collective::all_gather)
+  if (c.what == collective_kind::all_gather)
     return f.all_gather(in, out, bytes, ncclUint8, comm_, stream_);
   const auto root = place_among(members_, c.root);
   return f.broadcast(in, out, bytes, ncclUint8, static_cast<int>(root), comm_, stream_);

@@ -96,7 +96,7 @@ void channel::begin(std::shared_ptr<operation> next) {
   planned_ = bytes <= std::min(together_max, member_.memory().layout().slot_bytes());
   cut(form::together);
   std::optional<std::size_t> place;
-  if (!planned_ && head_->what.call.what == collective::all_reduce)
+  if (!planned_ && head_->what.call.what == collective_kind::all_reduce)
     place = member_.place(head_->what.out, bytes);
   auto& mine = post_of(self_, base_);
   mine.call = to_wire(head_->what, place);
@@ -162,7 +162,7 @@ channel::outcome channel::refuse() {
 
 void channel::plan() {
   planned_ = true;
-  if (head_->what.call.what != collective::all_reduce) return cut(form::direct);
+  if (head_->what.call.what != collective_kind::all_reduce) return cut(form::direct);
   bool registered = true;
   for (std::size_t m = 0; m < members_.size(); ++m)
     registered = registered && post_of(m, base_).call.registered != 0;
@@ -248,7 +248,7 @@ bool channel::take_share(shared_work& work) noexcept {
 
 channel::outcome channel::complete() {
   const auto& call = head_->what.call;
-  if (call.what == collective::decide) {
+  if (call.what == collective_kind::decide) {
     std::size_t yes = 0;
     for (std::size_t m = 0; m < members_.size(); ++m) yes += post_of(m, base_).call.yes;
     head_->verdict = call.all ? yes == members_.size() : yes != 0;
@@ -338,7 +338,7 @@ collective_call channel::call_of(std::size_t m) const {
   const auto& wire = post_of(m, base_).call;
   const auto shown = std::min<std::size_t>(wire.label_bytes, label_max);
   collective_call call;
-  call.what = static_cast<collective>(wire.what);
+  call.what = static_cast<collective_kind>(wire.what);
   call.type = static_cast<dtype>(wire.type);
   call.operation = static_cast<reduction>(wire.operation);
   call.count = wire.count;

@@ -29,7 +29,7 @@ constexpr std::size_t slice_work = std::size_t{64} << 10;
 std::size_t channel::bytes_to_fill() const {
   const auto& call = head_->what.call;
   const auto bytes = call.count * size_of(call.type);
-  return call.what == collective::reduce_scatter ? bytes * members_.size() : bytes;
+  return call.what == collective_kind::reduce_scatter ? bytes * members_.size() : bytes;
 }
 
 void channel::cut(form how) {
@@ -41,7 +41,7 @@ void channel::cut(form how) {
   writer_.begin(bytes_to_fill());
   if (how == form::in_place) slices_ = slices{1, call.count, element, members_.size(), slice_work};
   if (how != form::slices && how != form::direct) return;
-  const bool pieces = call.what == collective::reduce_scatter;
+  const bool pieces = call.what == collective_kind::reduce_scatter;
   chunk_elements_ = (pieces ? in_slot / members_.size() / line * line : in_slot) / element;
   schedule_.chunks = (call.count + chunk_elements_ - 1) / chunk_elements_;
 }
@@ -73,7 +73,7 @@ void channel::fill(std::uint64_t number) {
   auto* to = slot(self_, number);
   const auto* from = at(head_->what.in, first * element);
   switch (call.what) {
-    case collective::all_reduce: {
+    case collective_kind::all_reduce: {
       if (schedule_.how == form::together) return writer_.write(to, from, count * element);
       const auto own = slice_of(count, self_);
       const auto after = own.first + own.count;
@@ -81,19 +81,19 @@ void channel::fill(std::uint64_t number) {
       return writer_.write(at(to, after * element), at(from, after * element),
                            (count - after) * element);
     }
-    case collective::broadcast:
+    case collective_kind::broadcast:
       if (call.root == member_.rank()) writer_.write(to, from, count * element);
       return;
-    case collective::all_gather: return writer_.write(to, from, count * element);
-    case collective::reduce_scatter:
+    case collective_kind::all_gather: return writer_.write(to, from, count * element);
+    case collective_kind::reduce_scatter:
       for (std::size_t piece = 0; piece < members_.size(); ++piece)
         if (piece != self_)
           writer_.write(at(to, piece * chunk_elements_ * element),
                         at(from, piece * call.count * element), count * element);
       return;
-    case collective::barrier:
-    case collective::decide:
-    case collective::work_together: return;  // never gets here: it needs one memory
+    case collective_kind::barrier:
+    case collective_kind::decide:
+    case collective_kind::work_together: return;  // never gets here: it needs one memory
   }
 }
 
@@ -102,7 +102,7 @@ void channel::fill(std::uint64_t number) {
 void channel::reduce_own(std::uint64_t number, std::size_t in_memory, std::size_t in_slots,
                          std::size_t count) const {
   const auto& call = head_->what.call;
-  const bool scatter = call.what == collective::reduce_scatter;
+  const bool scatter = call.what == collective_kind::reduce_scatter;
   const auto skipped = scatter ? self_ * call.count * size_of(call.type) : 0;
   std::array<const void*, world_max> sources;
   for (std::size_t m = 0; m < members_.size(); ++m)
@@ -135,7 +135,7 @@ void channel::drain(std::uint64_t number) const {
   const auto element = size_of(call.type);
   const auto [first, count] = chunk(number);
   switch (call.what) {
-    case collective::all_reduce:
+    case collective_kind::all_reduce:
       if (schedule_.how == form::together) return reduce_own(number, 0, 0, count);
       for (std::size_t m = 0; m < members_.size(); ++m) {
         const auto part = slice_of(count, m);
@@ -144,21 +144,21 @@ void channel::drain(std::uint64_t number) const {
                      at(slot(m, number), part.first * element), part.count * element);
       }
       return;
-    case collective::broadcast:
+    case collective_kind::broadcast:
       for (std::size_t m = 0; m < members_.size(); ++m)
         if (members_[m] == call.root && m != self_)
           copy_bytes(at(out, first * element), slot(m, number), count * element);
       return;
-    case collective::all_gather:
+    case collective_kind::all_gather:
       for (std::size_t m = 0; m < members_.size(); ++m)
         copy_bytes(at(out, (m * call.count + first) * element),
                    m == self_ ? at(in, first * element) : slot(m, number), count * element);
       return;
-    case collective::reduce_scatter:
+    case collective_kind::reduce_scatter:
       return reduce_own(number, first * element, self_ * chunk_elements_ * element, count);
-    case collective::barrier:
-    case collective::decide:
-    case collective::work_together: return;  // never gets here: it needs one memory
+    case collective_kind::barrier:
+    case collective_kind::decide:
+    case collective_kind::work_together: return;  // never gets here: it needs one memory
   }
 }
 

@@ -15,22 +15,22 @@ using simulated::member;
 namespace {
 
 // Cost on one level in nanoseconds; `bytes` per member.
-double cost_of(collective what, const wire_cost& wire, std::size_t members, double bytes) {
+double cost_of(collective_kind what, const wire_cost& wire, std::size_t members, double bytes) {
   if (members < 2) return 0;
   const auto p = static_cast<double>(members);
   const auto hops = static_cast<double>(std::bit_width(members - 1));
   const auto alpha = static_cast<double>(wire.alpha.count());
   const auto message = alpha + bytes * wire.nanoseconds_per_byte;
   switch (what) {
-    case collective::all_reduce:
+    case collective_kind::all_reduce:
       return std::min(2 * (p - 1) * alpha + 2 * (p - 1) / p * bytes * wire.nanoseconds_per_byte,
                       2 * hops * message);
-    case collective::all_gather:
-    case collective::reduce_scatter: return (p - 1) * message;
-    case collective::broadcast: return hops * message;
-    case collective::barrier:
-    case collective::decide: return hops * alpha;
-    case collective::work_together: break;  // needs shared memory, which is not offered here
+    case collective_kind::all_gather:
+    case collective_kind::reduce_scatter: return (p - 1) * message;
+    case collective_kind::broadcast: return hops * message;
+    case collective_kind::barrier:
+    case collective_kind::decide: return hops * alpha;
+    case collective_kind::work_together: break;  // needs shared memory, which is not offered here
   }
   return 0;
 }
@@ -43,7 +43,7 @@ std::chrono::nanoseconds network_cost::of(const collective_call& call, std::size
   const auto hosts = inner < 2 ? members : (members + inner - 1) / inner;
   // Gather and scatter send the pieces of all ranks of a host between hosts.
   const bool pieces =
-      call.what == collective::all_gather || call.what == collective::reduce_scatter;
+      call.what == collective_kind::all_gather || call.what == collective_kind::reduce_scatter;
   const auto cost =
       cost_of(call.what, inside, inner, bytes) +
       cost_of(call.what, between, hosts, pieces ? bytes * static_cast<double>(inner) : bytes);
@@ -90,7 +90,7 @@ bool weightless(const buffer& data) { return !data.data && data.count > 0; }
 
 collective_call call_of(const buffer& data, reduction operation) {
   if (!weightless(data)) return all_reduce_call(data, operation);
-  return {.what = collective::all_reduce,
+  return {.what = collective_kind::all_reduce,
           .type = data.type,
           .operation = operation,
           .count = data.count};
@@ -98,7 +98,7 @@ collective_call call_of(const buffer& data, reduction operation) {
 
 collective_call call_of(const buffer& data, std::int32_t root, const channel& among) {
   if (!weightless(data)) return broadcast_call(data, root, among.members);
-  return {.what = collective::broadcast, .type = data.type, .root = root, .count = data.count};
+  return {.what = collective_kind::broadcast, .type = data.type, .root = root, .count = data.count};
 }
 
 class simulated_communicator final : public communicator {
@@ -153,9 +153,9 @@ public:
   // The lane cannot wait: a second call continues the decision that the first one began.
   bool decide(bool yes, decision by, const subgroup& among) override {
     if (!deciding_)
-      deciding_ =
-          submit(channel_of(among),
-                 {.call = {.what = collective::decide, .all = by == decision::all}, .yes = yes});
+      deciding_ = submit(
+          channel_of(among),
+          {.call = {.what = collective_kind::decide, .all = by == decision::all}, .yes = yes});
     deciding_->wait();
     const auto ended = std::exchange(deciding_, nullptr);
     return group_->verdict(*ended);

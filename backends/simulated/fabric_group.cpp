@@ -37,7 +37,7 @@ std::vector<called> calls_of(const channel& in, const operation& what) {
 // Bytes that a member contributes.
 std::size_t bytes_in(const collective_call& call, std::size_t members) {
   const auto one = static_cast<std::size_t>(call.count) * size_of(call.type);
-  return call.what == collective::reduce_scatter ? one * members : one;
+  return call.what == collective_kind::reduce_scatter ? one * members : one;
 }
 
 std::span<const std::byte> brought_by(const operation& what, std::size_t index) {
@@ -203,23 +203,23 @@ void fabric_group::complete(const std::shared_ptr<channel>& in,
   what->met = true;
   const auto& call = what->call;
   switch (call.what) {
-    case collective::all_reduce:
-    case collective::reduce_scatter: reduce(*what); break;
-    case collective::broadcast: {
+    case collective_kind::all_reduce:
+    case collective_kind::reduce_scatter: reduce(*what); break;
+    case collective_kind::broadcast: {
       const auto root = what->brought.empty() ? std::span<const std::byte>{}
                                               : brought_by(*what, in->index_of(call.root));
       what->result.assign(root.begin(), root.end());
       break;
     }
-    case collective::all_gather: what->result = std::move(what->brought); break;
-    case collective::decide: {
+    case collective_kind::all_gather: what->result = std::move(what->brought); break;
+    case collective_kind::decide: {
       const auto yes = &operation::part::yes;
       what->verdict =
           call.all ? std::ranges::all_of(what->parts, yes) : std::ranges::any_of(what->parts, yes);
       break;
     }
-    case collective::barrier:
-    case collective::work_together: break;
+    case collective_kind::barrier:
+    case collective_kind::work_together: break;
   }
   what->brought = {};
   const auto now = network_.now();
@@ -241,7 +241,7 @@ void fabric_group::finish(operation& what, std::size_t index, member& who) {
   const auto& call = what.call;
   if (mine.out && !what.result.empty()) {
     const auto piece = static_cast<std::size_t>(call.count) * size_of(call.type);
-    if (call.what == collective::reduce_scatter)
+    if (call.what == collective_kind::reduce_scatter)
       std::memcpy(mine.out, what.result.data() + index * piece, piece);
     else
       std::memcpy(mine.out, what.result.data(), what.result.size());

@@ -52,13 +52,13 @@ void exchange::start(const void* in, void* out, const std::atomic<bool>& stop) {
   out_ = static_cast<std::byte*>(out);
   small_ = small(call);
   // Of a broadcast the root may not be known yet.
-  const auto most = call.what == collective::all_reduce
+  const auto most = call.what == collective_kind::all_reduce
                         ? slice(0)
                         : range{0, small_ ? 0 : call.count * size_of(call.type)};
   wide_ = !small_ && most.chunks() >= window;
   started_ = true;
   ready(me_);
-  if (call.what != collective::all_gather || small_) return;
+  if (call.what != collective_kind::all_gather || small_) return;
   const auto mine = slice(me_);
   for (std::uint64_t i = 0; i < mine.chunks() && out_ + mine.first != in_; ++i) {
     if (stop.load(std::memory_order_seq_cst)) return;
@@ -68,7 +68,7 @@ void exchange::start(const void* in, void* out, const std::atomic<bool>& stop) {
 
 bool exchange::reduces() const {
   const auto what = sides_[me_].call.what;
-  return what == collective::all_reduce || what == collective::reduce_scatter;
+  return what == collective_kind::all_reduce || what == collective_kind::reduce_scatter;
 }
 
 bool exchange::small(const collective_call& call) const {
@@ -78,8 +78,9 @@ bool exchange::small(const collective_call& call) const {
 }
 
 std::size_t exchange::payload_bytes(const collective_call& call, std::size_t from) const {
-  if (call.what == collective::barrier || call.what == collective::decide || bare(call)) return 0;
-  if (call.what == collective::broadcast && !sides_[from].yes) return 0;
+  if (call.what == collective_kind::barrier || call.what == collective_kind::decide || bare(call))
+    return 0;
+  if (call.what == collective_kind::broadcast && !sides_[from].yes) return 0;
   return call.count * size_of(call.type);
 }
 
@@ -88,15 +89,15 @@ exchange::range exchange::slice(std::size_t member) const {
   const auto element = size_of(call.type);
   const auto bytes = call.count * element;
   switch (call.what) {
-    case collective::all_reduce: {
+    case collective_kind::all_reduce: {
       const auto members = sides_.size();
       const auto each = ((bytes + members - 1) / members + line - 1) / line * line;
       const auto first = std::min(member * each, bytes);
       return {first, std::min(each, bytes - first)};
     }
-    case collective::broadcast: return {0, sides_[member].yes ? bytes : 0};
-    case collective::all_gather:
-    case collective::reduce_scatter: return {member * bytes, bytes};
+    case collective_kind::broadcast: return {0, sides_[member].yes ? bytes : 0};
+    case collective_kind::all_gather:
+    case collective_kind::reduce_scatter: return {member * bytes, bytes};
     default: return {};
   }
 }
@@ -115,7 +116,7 @@ std::optional<parcel> exchange::next(std::size_t member) {
     if (to.payload_out || bytes == 0) return {};
     to.payload_out = true;
     ++to.queued;
-    const bool scatters = call.what == collective::reduce_scatter;
+    const bool scatters = call.what == collective_kind::reduce_scatter;
     return parcel{part::payload, 0, in_ + (scatters ? member * bytes : 0), bytes};
   }
   if (!met() || to.queued >= queue_max) return {};
@@ -124,8 +125,9 @@ std::optional<parcel> exchange::next(std::size_t member) {
     const auto index = to.results_out++;
     const auto offset = index * chunk_bytes;
     ++to.queued;
-    if (call.what == collective::reduce_scatter) return parcel{part::result, offset, nullptr, 0};
-    const auto* from = call.what == collective::all_gather ? in_ : out_ + mine.first;
+    if (call.what == collective_kind::reduce_scatter)
+      return parcel{part::result, offset, nullptr, 0};
+    const auto* from = call.what == collective_kind::all_gather ? in_ : out_ + mine.first;
     return parcel{part::result, offset, from + offset, mine.chunk(index)};
   }
   const auto theirs = slice(member);
@@ -161,7 +163,7 @@ std::byte* exchange::place_chunk(side& from, std::size_t member, part what, std:
   const auto of = slice(contribution ? me_ : member);
   const auto index = offset / chunk_bytes;
   if (index >= of.chunks()) return refuse("more than there is");
-  const bool credit = !contribution && sides_[me_].call.what == collective::reduce_scatter;
+  const bool credit = !contribution && sides_[me_].call.what == collective_kind::reduce_scatter;
   if (offset != index * chunk_bytes || bytes != (credit ? 0 : of.chunk(index)))
     return refuse("not a chunk");
   if (!contribution) {
@@ -195,7 +197,7 @@ void exchange::landed(std::size_t member, part what, std::uint64_t offset,
 void exchange::reduce_complete(const std::atomic<bool>& stop) {
   const auto& call = sides_[me_].call;
   const auto mine = slice(me_);
-  const bool scatters = call.what == collective::reduce_scatter;
+  const bool scatters = call.what == collective_kind::reduce_scatter;
   std::vector<const void*> sources(sides_.size());
   const auto complete = [&] {
     for (std::size_t i = 0; i < sides_.size(); ++i)
@@ -251,7 +253,7 @@ bool exchange::owes(std::size_t member) const {
 
 void exchange::finish() {
   const auto& call = sides_[me_].call;
-  if (call.what == collective::decide) {
+  if (call.what == collective_kind::decide) {
     const auto says_yes = [](const side& s) { return s.yes; };
     verdict_ = call.all ? std::all_of(sides_.begin(), sides_.end(), says_yes)
                         : std::any_of(sides_.begin(), sides_.end(), says_yes);
@@ -265,7 +267,7 @@ void exchange::finish() {
 
 void exchange::reduce_payloads() {
   const auto& call = sides_[me_].call;
-  const bool scatters = call.what == collective::reduce_scatter;
+  const bool scatters = call.what == collective_kind::reduce_scatter;
   std::vector<const void*> sources(sides_.size());
   for (std::size_t i = 0; i < sides_.size(); ++i) sources[i] = sides_[i].payload.data();
   sources[me_] = in_ + (scatters ? slice(me_).first : 0);
@@ -275,7 +277,7 @@ void exchange::reduce_payloads() {
 
 void exchange::copy_payloads() {
   const auto& call = sides_[me_].call;
-  const bool gathers = call.what == collective::all_gather;
+  const bool gathers = call.what == collective_kind::all_gather;
   for (std::size_t i = 0; i < sides_.size(); ++i) {
     auto* to = out_ + (gathers ? slice(i).first : 0);
     if (i != me_)

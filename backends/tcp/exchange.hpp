@@ -125,7 +125,7 @@ private:
   bool reduces() const;
   /// Members only agree that they all called it; its data goes another way.
   static bool bare(const collective_call& call) {
-    return call.what != collective::barrier && !call.label.empty();
+    return call.what != collective_kind::barrier && !call.label.empty();
   }
   bool small(const collective_call& call) const;
   /// Bytes that `from` sends in a small operation to each of the others.

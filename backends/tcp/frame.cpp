@@ -242,8 +242,8 @@ note encode(const collective_call& what) {
 collective_call decode_call(std::span<const std::byte> bytes) {
   reader in{bytes};
   collective_call result;
-  result.what =
-      checked(in.get<std::uint8_t>(), collective::all_reduce, collective::decide, "an operation");
+  result.what = checked(in.get<std::uint8_t>(), collective_kind::all_reduce,
+                        collective_kind::decide, "an operation");
   result.type = checked(in.get<std::uint8_t>(), dtype::u8, dtype::c128, "an element type");
   result.operation =
       checked(in.get<std::uint8_t>(), reduction::sum, reduction::product, "a reduction");

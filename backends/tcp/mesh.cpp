@@ -105,7 +105,7 @@ std::shared_ptr<operation> mesh::submit(channel& in, submission with) {
   what->out = with.out;
   what->heard = clock::now();
   ++in_flight_;
-  const bool root = with.call.what == collective::broadcast && with.call.root == who_.rank;
+  const bool root = with.call.what == collective_kind::broadcast && with.call.root == who_.rank;
   const bool agreed = what->steps.call(in.me, with.call, with.yes || root);
   call_out(what, with.call, with.yes);
   if (agreed)
@@ -133,7 +133,7 @@ void mesh::call_out(const std::shared_ptr<operation>& what, const collective_cal
     if (ready && what->steps.small()) body = what->steps.next(member);
     frame_header header{.kind = frame_kind::call,
                         .ready = ready,
-                        .yes = yes && call.what == collective::decide,
+                        .yes = yes && call.what == collective_kind::decide,
                         .channel = in.id,
                         .number = what->number,
                         .body_bytes = body ? static_cast<std::uint32_t>(body->bytes) : 0};

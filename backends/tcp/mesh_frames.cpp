@@ -89,7 +89,7 @@ std::byte* mesh::frame_handler::hear_call(const frame_header& header,
   auto call = decode_call(note);
   const auto what = in_.at(of, header.number);
   ++of.called[member];
-  const bool yes = call.what == collective::broadcast ? call.root == rank_ : header.yes;
+  const bool yes = call.what == collective_kind::broadcast ? call.root == rank_ : header.yes;
   if (!what->steps.call(member, std::move(call), yes)) {
     in_.disagree(*what);
     throw group_over{};

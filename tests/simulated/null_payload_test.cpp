@@ -59,7 +59,7 @@ nanoseconds step_of(nanoseconds compute, std::uint64_t gradient_bytes, std::uint
 
 nanoseconds cost_of(std::uint64_t gradient_bytes) {
   collective_call call;
-  call.what = collective::all_reduce;
+  call.what = collective_kind::all_reduce;
   call.type = dtype::f32;
   call.count = gradient_bytes / 4;
   return network_cost{}.of(call, 16);

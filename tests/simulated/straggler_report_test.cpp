@@ -18,7 +18,7 @@ namespace {
 
 collective_call reducing(std::uint64_t floats) {
   collective_call call;
-  call.what = collective::all_reduce;
+  call.what = collective_kind::all_reduce;
   call.type = dtype::f32;
   call.count = floats;
   return call;
@@ -40,7 +40,7 @@ TEST_CASE("the cost of a network of hosts has two levels", "[simulated][straggle
   CHECK(hosts.of(reducing(bytes / 4), 57) == both);
   // The pieces of all ranks of a host are sent between hosts.
   collective_call gather;
-  gather.what = collective::all_gather;
+  gather.what = collective_kind::all_gather;
   gather.type = dtype::f32;
   gather.count = 1 << 20;
   const auto piece = static_cast<double>(4 << 20);

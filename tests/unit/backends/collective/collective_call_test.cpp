@@ -9,23 +9,23 @@ namespace {
 
 using std::chrono::milliseconds;
 
-const collective_call sum{.what = collective::all_reduce, .type = dtype::f32, .count = 10};
+const collective_call sum{.what = collective_kind::all_reduce, .type = dtype::f32, .count = 10};
 const collective_call send{
-    .what = collective::broadcast, .type = dtype::f32, .root = 0, .count = 10};
-const collective_call meet{.what = collective::barrier, .label = "x"};
+    .what = collective_kind::broadcast, .type = dtype::f32, .root = 0, .count = 10};
+const collective_call meet{.what = collective_kind::barrier, .label = "x"};
 
 TEST_CASE("a collective call prints as the user wrote it") {
   CHECK(describe(sum) == "all_reduce(sum, float32, 10)");
   CHECK(describe(send) == "broadcast(float32, 10 from 0)");
   CHECK(describe(meet) == "barrier \"x\"");
-  CHECK(describe({.what = collective::all_gather, .type = dtype::i64, .count = 3}) ==
+  CHECK(describe({.what = collective_kind::all_gather, .type = dtype::i64, .count = 3}) ==
         "all_gather(int64, 3 each)");
-  CHECK(describe({.what = collective::reduce_scatter,
+  CHECK(describe({.what = collective_kind::reduce_scatter,
                   .type = dtype::f64,
                   .operation = reduction::mean,
                   .count = 3}) == "reduce_scatter(mean, float64, 3 each)");
-  CHECK(describe({.what = collective::decide, .all = false}) == "decide(any)");
-  CHECK(describe({.what = collective::work_together, .count = 3, .label = "x"}) ==
+  CHECK(describe({.what = collective_kind::decide, .all = false}) == "decide(any)");
+  CHECK(describe({.what = collective_kind::work_together, .count = 3, .label = "x"}) ==
         "work_together \"x\" (3 pieces)");
 }
 

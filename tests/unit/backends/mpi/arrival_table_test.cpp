@@ -13,13 +13,13 @@ using namespace troupe::mpi;
 namespace {
 
 collective_call barrier(std::string label) { return {.label = std::move(label)}; }
-collective_call decide_call(bool all) { return {.what = collective::decide, .all = all}; }
+collective_call decide_call(bool all) { return {.what = collective_kind::decide, .all = all}; }
 
 // Decodes a control message with random damage: either it is refused, or the result encodes to
 // itself.
 void hear_damaged_control_message(std::mt19937_64& draw) {
   constexpr std::size_t fields = offsetof(control_message, text);
-  const collective_call sound{.what = collective::all_reduce,
+  const collective_call sound{.what = collective_kind::all_reduce,
                               .type = dtype::bf16,
                               .operation = reduction::max,
                               .count = 9,
@@ -36,7 +36,7 @@ void hear_damaged_control_message(std::mt19937_64& draw) {
   try {
     const auto heard = call_of(sent);
     REQUIRE(call_of(control_message_of(heard, false)) == heard);
-    REQUIRE((heard.what <= collective::decide && heard.type <= dtype::c128));
+    REQUIRE((heard.what <= collective_kind::decide && heard.type <= dtype::c128));
     REQUIRE(heard.operation <= reduction::product);
     arrival_table r{{0, 1}};
     r.arrive(0, sound, true);
@@ -106,15 +106,15 @@ TEST_CASE("the arrival table is bounded") {
 }
 
 TEST_CASE("a control message encodes and decodes a call unchanged") {
-  const collective_call calls[] = {{.what = collective::all_reduce,
+  const collective_call calls[] = {{.what = collective_kind::all_reduce,
                                     .type = dtype::bf16,
                                     .operation = reduction::max,
                                     .count = 9},
-                                   {.what = collective::broadcast,
+                                   {.what = collective_kind::broadcast,
                                     .type = dtype::c128,
                                     .root = 3,
                                     .count = std::uint64_t{1} << 40},
-                                   {.what = collective::decide, .all = false},
+                                   {.what = collective_kind::decide, .all = false},
                                    barrier("epoch"),
                                    barrier(std::string(472, 'x'))};
   for (const auto& call : calls) {
@@ -141,7 +141,7 @@ TEST_CASE("a control message with impossible values is refused") {
   const auto refused = [](control_message what) {
     CHECK_THROWS_AS(call_of(what), std::invalid_argument);
   };
-  n.what = static_cast<collective>(77);
+  n.what = static_cast<collective_kind>(77);
   refused(n);
   n = control_message_of(barrier("x"), false);
   n.type = static_cast<dtype>(12);

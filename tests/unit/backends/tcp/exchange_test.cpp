@@ -139,7 +139,7 @@ TEST_CASE("all_reduce and reduce_scatter give the canonical bits in every order 
   auto in = leaves;
   std::vector<bytes> out(members, bytes(count * size_of(type)));
   company all{members,
-              {.what = scatters ? collective::reduce_scatter : collective::all_reduce,
+              {.what = scatters ? collective_kind::reduce_scatter : collective_kind::all_reduce,
                .type = type,
                .operation = operation,
                .count = count},
@@ -175,7 +175,7 @@ TEST_CASE("broadcast and all_gather put every byte in its place in every order o
   std::vector<bytes> out(members, bytes(expected.size()));
   auto& into = gathers ? out : pieces;
   company all{members,
-              {.what = gathers ? collective::all_gather : collective::broadcast,
+              {.what = gathers ? collective_kind::all_gather : collective_kind::broadcast,
                .type = dtype::i16,
                .root = gathers ? -1 : static_cast<std::int32_t>(root),
                .count = count},
@@ -187,7 +187,7 @@ TEST_CASE("broadcast and all_gather put every byte in its place in every order o
 TEST_CASE("a chunk that is not expected is refused before it gets memory") {
   chunk_pool pool;
   std::vector<float> memory(1 << 20);
-  const collective_call large{.what = collective::all_reduce,
+  const collective_call large{.what = collective_kind::all_reduce,
                               .type = dtype::f32,
                               .operation = reduction::sum,
                               .count = memory.size()};
@@ -219,7 +219,7 @@ TEST_CASE("a chunk that is not expected is refused before it gets memory") {
 
 TEST_CASE("a call that differs is detected in any order of arrival") {
   chunk_pool pool;
-  const collective_call sum{.what = collective::all_reduce, .type = dtype::f32, .count = 3};
+  const collective_call sum{.what = collective_kind::all_reduce, .type = dtype::f32, .count = 3};
   auto max = sum;
   max.operation = reduction::max;
   for (const std::size_t odd : {0u, 1u, 2u}) {

@@ -38,7 +38,7 @@ std::vector<std::int32_t> any_ranks(std::size_t least) {
 
 collective_call any_call() {
   collective_call call;
-  call.what = static_cast<collective>(*rc::gen::inRange(0, 6));
+  call.what = static_cast<collective_kind>(*rc::gen::inRange(0, 6));
   call.type = static_cast<dtype>(*rc::gen::inRange(0, 12));
   call.operation = static_cast<reduction>(*rc::gen::inRange(0, 5));
   call.count = any<std::uint64_t>();

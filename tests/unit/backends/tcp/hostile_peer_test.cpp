@@ -33,12 +33,12 @@ talks sound_talk(std::mt19937_64& random) {
   talks all;
   auto& [talk, further] = all;
   for (std::uint64_t number = 0, frames = 1 + random() % 6; number < frames; ++number) {
-    const auto what = static_cast<collective>(random() % 6);
+    const auto what = static_cast<collective_kind>(random() % 6);
     collective_call call{
         .what = what, .type = dtype::f32, .count = random() % 3 == 0 ? 10u : 400000u};
-    if (what == collective::broadcast) call.root = static_cast<std::int32_t>(random() % 2);
+    if (what == collective_kind::broadcast) call.root = static_cast<std::int32_t>(random() % 2);
     const bool small = call.count == 10;
-    const bool payload = small && what <= collective::reduce_scatter && call.root != 0;
+    const bool payload = small && what <= collective_kind::reduce_scatter && call.root != 0;
     auto frame = make_outgoing({.kind = frame_kind::call,
                                 .ready = true,
                                 .number = number,
@@ -102,7 +102,7 @@ void hear(const talks& all, std::mt19937_64& random) {
   auto& world = rank->among({0, 1});
   std::vector<std::shared_ptr<operation>> works;
   for (auto calls = random() % 4; calls > 0; --calls)
-    works.push_back(rank->submit(world, {.call = {.what = collective::all_reduce,
+    works.push_back(rank->submit(world, {.call = {.what = collective_kind::all_reduce,
                                                   .type = dtype::f32,
                                                   .count = random() % 2 == 0 ? 10u : 400000u},
                                          .in = memory.data(),

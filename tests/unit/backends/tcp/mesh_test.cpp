@@ -39,7 +39,7 @@ struct two_ranks {
   }
   std::shared_ptr<operation> broadcast(std::size_t rank, std::vector<byte>& memory) {
     const collective_call call{
-        .what = collective::broadcast, .type = dtype::u8, .root = 0, .count = memory.size()};
+        .what = collective_kind::broadcast, .type = dtype::u8, .root = 0, .count = memory.size()};
     return ranks[rank]->submit(
         ranks[rank]->among({0, 1}),
         {.call = call, .in = memory.data(), .out = memory.data(), .yes = rank == 0});
@@ -151,7 +151,7 @@ struct hand_played {
   std::vector<float> memory = std::vector<float>(2 * wide_bytes / sizeof(float), 1.0f);
   std::vector<float> body = std::vector<float>(chunk_bytes / sizeof(float), 2.0f);
   collective_call reduce{
-      .what = collective::all_reduce, .type = dtype::f32, .count = memory.size()};
+      .what = collective_kind::all_reduce, .type = dtype::f32, .count = memory.size()};
 };
 
 TEST_CASE("a chunk that arrives before its call waits in its connection") {
@@ -171,7 +171,7 @@ TEST_CASE("a chunk that arrives before its call waits in its connection") {
 
 TEST_CASE("data that a rank sent before it left arrives although its bye frame is read first") {
   hand_played with;
-  const collective_call call{.what = collective::broadcast,
+  const collective_call call{.what = collective_kind::broadcast,
                              .type = dtype::f32,
                              .root = 1,
                              .count = wide_bytes / sizeof(float)};
@@ -227,7 +227,8 @@ TEST_CASE("loss of an additional connection or a protocol violation on it ends t
 
 TEST_CASE("additional connections are not read while no large operation is in flight") {
   hand_played with;
-  const auto work = with.submit({.what = collective::all_reduce, .type = dtype::f32, .count = 9});
+  const auto work =
+      with.submit({.what = collective_kind::all_reduce, .type = dtype::f32, .count = 9});
   with.ends[1].reset();
   for (int turn = 0; turn < 4; ++turn) with.attend();
   CHECK(with.pending(*work));

@@ -47,9 +47,10 @@ struct thin_wire {
       if (went > 0) way.erase(way.begin(), way.begin() + went);
     }
   }
-  std::shared_ptr<operation> submit(std::size_t rank, collective what, std::vector<float>& memory) {
+  std::shared_ptr<operation> submit(std::size_t rank, collective_kind what,
+                                    std::vector<float>& memory) {
     collective_call call{.what = what, .type = dtype::f32, .count = memory.size()};
-    if (what == collective::broadcast) call.root = 0;
+    if (what == collective_kind::broadcast) call.root = 0;
     return ranks[rank]->submit(
         ranks[rank]->among({0, 1}),
         {.call = call, .in = memory.data(), .out = memory.data(), .yes = rank == 0});
@@ -70,7 +71,7 @@ mesh::clock::time_point long_ago() { return mesh::clock::now() - 60 * deadline; 
 
 TEST_CASE("a slow peer gets all data within the deadline and without extra copies") {
   const bool reduces = GENERATE(false, true);
-  const auto what = reduces ? collective::all_reduce : collective::broadcast;
+  const auto what = reduces ? collective_kind::all_reduce : collective_kind::broadcast;
   thin_wire wire;
   std::vector<float> memory[2] = {std::vector<float>(floats, 1.0f),
                                   std::vector<float>(floats, 2.0f)};
@@ -110,7 +111,7 @@ TEST_CASE("a slow peer gets all data within the deadline and without extra copie
 TEST_CASE("the deadline of a call that the peer has not made starts at submission") {
   thin_wire wire;
   std::vector<float> memory(floats, 1.0f);
-  const auto work = wire.submit(0, collective::broadcast, memory);
+  const auto work = wire.submit(0, collective_kind::broadcast, memory);
   work_result how;
   do {
     wire.turn();

@@ -63,7 +63,7 @@ public:
     auto& memory = memory_[which];
     memory.assign(180000, 1.0f);
     const collective_call call{
-        .what = collective::all_reduce, .type = dtype::f32, .count = memory.size()};
+        .what = collective_kind::all_reduce, .type = dtype::f32, .count = memory.size()};
     return rank(which).submit(rank(which).among({0, 1, 2}),
                               {.call = call, .in = memory.data(), .out = memory.data()});
   }

@@ -187,7 +187,8 @@ TEST_CASE("a peer that neither reads nor writes after its call is named by the d
   const auto link = connect_to(backend.address());
   REQUIRE(say(link, tcp::encode(greeting())).code == answer_code::welcome);
   std::vector<float> memory(16 << 20, 1.0f);
-  send_call(link, {.what = collective::all_reduce, .type = dtype::f32, .count = memory.size()});
+  send_call(link,
+            {.what = collective_kind::all_reduce, .type = dtype::f32, .count = memory.size()});
   const auto work = rank->all_reduce({memory.data(), memory.size(), dtype::f32}, reduction::sum);
   CHECK(thrown_by<collective_timeout>(*work) ==
         "all_reduce(sum, float32, 16777216): waited 0.1 s for rank 1");
