@@ -197,7 +197,8 @@ void reducer::state::leave(std::size_t index) {
   if (!one.word.defined() && index == leaving.back()) send_word();
 }
 
-// Of a device: ready where the default stream has got to, as LibTorch's own operators leave it.
+// Memory on a device is ready once the default stream has reached this point, as it is after one of
+// LibTorch's own operators.
 buffer reducer::state::memory_of(at::Tensor& row) const {
   if (!on_devices) return buffer_of(row);
   return {row.mutable_data_ptr(), static_cast<std::size_t>(row.numel()), dtype_of(row)};

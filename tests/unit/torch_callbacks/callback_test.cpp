@@ -1,5 +1,5 @@
-// Goal: every hook is called on callbacks in Lightning's order, in each rank's lane, and they can
-// do there what a module can.
+// Goal: every hook is called on callbacks in Lightning's order, in each rank's lane. A callback's
+// hook can log, ask for a stop and use collectives, as a module's hook can.
 #include <mutex>
 
 #include "tests/unit/torch_callbacks/listeners.hpp"

@@ -1,6 +1,6 @@
-// Goal: checkpoints keep their properties in every order of offers, commits, generations and
-// answers, with a failing operation or a crash at every point. Method: the search itself; the ctest
-// mutants_search shows that it finds bugs.
+// Goal: checkpoints keep their properties whatever the order of offered snapshots, committed steps,
+// generations and storage answers, with a failing operation or a crash at every point. Method: an
+// exhaustive search. The ctest mutants_search shows that the search finds bugs.
 #include "apps/testing/exhaustive/checkpoint_search.hpp"
 
 #include "troupe/failure.hpp"
