@@ -78,7 +78,7 @@ TEST_CASE("a hook of a fit is called on callbacks, then the module, then the str
   CHECK(*said == expected);
 }
 
-TEST_CASE("an evaluation calls callbacks and the strategy beside the module") {
+TEST_CASE("an evaluation calls callbacks before the module and the strategy after it") {
   const auto purpose = GENERATE(stage::validate, stage::test, stage::predict);
   const auto said = std::make_shared<texts>();
   run_good_job(noting_job(said, std::make_shared<table_data>(4, 4, 2), purpose));

@@ -41,7 +41,7 @@ TEST_CASE("a new generation repeats uncommitted steps: all properties hold",
   CHECK(all_of(two_steps(0, 2)).states > 500);
 }
 
-TEST_CASE("checkpoints of an abandoned branch are kept until the new branch has one",
+TEST_CASE("a resumed run removes later checkpoints only after it has written one",
           "[exhaust][checkpoint]") {
   auto what = two_steps(0, 1);
   what.past = 2;
