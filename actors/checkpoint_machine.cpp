@@ -80,10 +80,11 @@ void checkpoint_machine::wait_for_disk(const offered& e, actions& out) {
   replace(waiting_, false, out);
 }
 
-// The newest stays, because it may be the last. Of those that wait for their commit the oldest
-// stays too, so that one of them is always written. What keep_best would keep is never replaced by
-// a worse one. Of those that are `must` only the newest stays: a run that has another last snapshot
-// went on after the earlier one.
+// - The newest snapshot stays, because it may be the last.
+// - `keep_oldest`: the oldest of those that wait for their commit stays too, so that one of them is
+//   always written.
+// - A snapshot that keep_best would keep is never replaced by a worse one.
+// - Only the newest `must` snapshot stays: if there are two, the run went on after the earlier one.
 void checkpoint_machine::replace(std::vector<offered>& waiting, bool keep_oldest, actions& out) {
   auto others = kept_;
   if (current_.ticket != 0) others.push_back(as_kept(current_));
@@ -273,13 +274,13 @@ void checkpoint_machine::next_offer(actions& out) {
   out.emplace_back(open{current_.ticket});
 }
 
-// It is the one that the run has gone on from, and nothing was written since.
+// True for the checkpoint that the run resumed from, while the run has written no later one.
 bool checkpoint_machine::is_there(std::int64_t step) const {
   return given_.resumed == step && !kept_.empty() && kept_.back().step == step;
 }
 
-// The renamed one takes the place of another of its step; those of later steps are of a branch that
-// this one is not on.
+// The renamed checkpoint replaces another one of its step. Checkpoints of later steps belong to an
+// abandoned branch of the run.
 void checkpoint_machine::enter_kept() {
   gone(current_.step);
   for (const auto& one : kept_)

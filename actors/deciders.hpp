@@ -51,9 +51,9 @@ inline constexpr std::size_t waiting_best_limit = 4;
 /// the best `waiting_best_limit` of those that wait. `waiting` may contain `one`.
 bool waits_as_best(const kept_checkpoint& one, std::span<const kept_checkpoint> waiting,
                    std::span<const kept_checkpoint> others, const checkpoint_policy& policy);
-/// Throws user_error (bad_configuration) that lists what was logged when keep_best is to compare a
-/// monitor other than the default one and that is not among `logged`. Called at the end of an
-/// epoch, when everything that an epoch logs was logged.
+/// keep_best compares the policy's monitor. Throws user_error (bad_configuration) with the logged
+/// names if keep_best is used and the monitor is neither the default one nor in `logged`. Called at
+/// the end of an epoch, after the epoch's last metric was logged.
 void check_monitor(const checkpoint_policy& policy, const metrics& logged);
 /// Steps of the checkpoints to remove, ascending: all that are neither among the newest `keep_last`
 /// nor among the best `keep_best`. The newest is always kept (`latest` points to it); a negative

@@ -32,9 +32,9 @@ struct ran {
 
 }  // namespace fit_events
 
-/// Of the messages only the step, the reason and `pause` count, not the fence. Repeating
-/// propose_stop repeats the vote. Repeating stop_at changes nothing, but a machine that has paused
-/// repeats step_finished. A stop replaces a pause at the same step, never the other way round.
+/// The machine reads the step, the reason and `pause` of a message, but not its fence. A repeated
+/// propose_stop repeats the vote. A repeated stop_at changes nothing, but a machine that has paused
+/// repeats step_finished. A stop replaces a pause at the same step; a pause never replaces a stop.
 using fit_event = std::variant<fit_events::begin, fit_events::set_up, fit_events::resume,
                                fit_events::ran, propose_stop, stop_at>;
 

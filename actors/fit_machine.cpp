@@ -89,7 +89,7 @@ void fit_machine::resume(actions& out) {
   emit(out);
 }
 
-// From the point.
+// Continues from `point_`, at the place that `point_.then` names.
 void fit_machine::go_on() {
   switch (point_.then) {
     case resume_point::next::start: return started();

@@ -21,9 +21,9 @@ public:
   explicit fit_machine(shared_value<fit_plan> plan);
 
   std::vector<fit_action> on(const fit_event& event);
-  /// The same, added to `out`. When it throws, nothing was added that is of use.
+  /// The same, but appends the actions to `out`. If it throws, the caller must ignore them.
   void on(const fit_event& event, std::vector<fit_action>& out);
-  /// The same for fit_events::ran, of which it wants no copy.
+  /// The same for the event fit_events::ran, without a copy of its members.
   void ran(std::uint32_t handled, const hook_outcome& outcome, std::vector<fit_action>& out);
   /// The last answer of a generation that is over, failed or not: counts the step if its weights
   /// are updated. Adds no run.

@@ -130,7 +130,7 @@ position fit_machine::at() const {
   return where;
 }
 
-// Of the epoch in progress.
+// The number of batches of the epoch in progress, those before a resume included.
 std::int64_t fit_machine::epoch_batches(const loader_length& loader) const {
   if (loop_.epoch != resumed_epoch_ || loader.each < 1 || resumed_cursor_ < 0)
     return loader.batches;

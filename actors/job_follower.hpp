@@ -1,5 +1,5 @@
-// Follows a job by its observations: what job_handle::status says, and the streams that have joined
-// later.
+// Follows a job by its observations: computes the status that job_handle::status returns, and
+// passes events to the streams that job_handle::follow adds while the job runs.
 #pragma once
 
 #include <chrono>
@@ -31,7 +31,7 @@ public:
   void end(const job_outcome& outcome);
 
   job_status status() const;
-  /// As job_handle::follow.
+  /// Implements job_handle::follow: `stream` gets the events from now on.
   void add(const std::shared_ptr<event_stream>& stream);
 
 private:

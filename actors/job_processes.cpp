@@ -162,7 +162,7 @@ public:
     release_if_empty();
   }
 
-  // Of a process that has ended: closes its descriptors.
+  // Closes the descriptors of the process if it has ended.
   void clear_if_ended() {
     if (!inbox_->ended()) return;
     std::shared_ptr<rank_process> last;  // destroyed without the lock

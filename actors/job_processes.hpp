@@ -32,9 +32,9 @@ public:
   virtual void send(link_message what) = 0;
   /// Kills it. Its end counts as clean.
   virtual void kill() = 0;
-  /// As rank_process::progress.
+  /// See rank_process::progress.
   virtual std::int64_t progress() const = 0;
-  /// It has sent a message, so orders reach it without delay.
+  /// True once the process has sent a message. From then on orders reach it without delay.
   virtual bool ready() const = 0;
 };
 
@@ -53,14 +53,15 @@ public:
   /// No further rank is started there: the process ends with the last of its ranks, and is killed
   /// when that takes long.
   void end(std::int32_t number);
-  /// Of a process that was started.
+  /// The process `number`, which `start` has started.
   std::shared_ptr<job_process> at(std::int32_t number) const;
 
   /// Where the ranks of the job find each other.
   rendezvous_info meets() const;
   /// Where hooks of the processes are traced.
   const std::shared_ptr<trace_queue>& trace() const { return trace_; }
-  /// The processes are children of this one: nothing else depends on them.
+  /// True if this process has started the processes as its children, so that it may kill one alone.
+  /// False for processes of mpirun: their number is fixed, and a killed one ends the MPI of all.
   bool children() const;
 
 private:

@@ -25,7 +25,7 @@ public:
   bool wants_hooks() const;
   /// Puts `what` into each queue, and wakes observers whose queue was empty.
   void notify(observation what) const;
-  /// The same observers, for one sender.
+  /// A list of the same observers that `close` closes for one sender alone.
   observer_list for_sender() const;
   /// When it returns, nothing that this sender's list or a copy of it notifies reaches an observer.
   void close() const;
@@ -46,7 +46,7 @@ private:
 /// it gets no further observation.
 listed_observer spawn_observer(caf::actor_system& system, actor_error_handler trouble,
                                const observer_factory& make, supervisor_actor supervisor);
-/// As above, behind a queue of at most so many observations.
+/// As spawn_observer, with a queue of at most `limit` observations.
 listed_observer spawn_observer_with_queue(std::size_t limit, caf::actor_system& system,
                                           actor_error_handler trouble, const observer_factory& make,
                                           supervisor_actor supervisor);

@@ -65,7 +65,7 @@ void placements::give_up_spares() {
   }
 }
 
-// One that is ready, or else the one that was started first.
+// Takes a spare that is ready. Without one: nothing if `ready`, else the first spare that started.
 std::optional<std::int32_t> placements::take_spare(bool ready) {
   const auto is_spare = [](const place& p) { return p.spare; };
   auto found = std::ranges::find_if(all_, [](const place& p) { return p.spare && p.ready; });

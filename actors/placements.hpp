@@ -44,9 +44,9 @@ public:
   /// of `world` ranks: contiguous runs of equal length, or one less.
   std::vector<std::int32_t> begin(std::int32_t world);
   void ready(std::int32_t number);
-  /// It has ended. False: it is not known, or has ended before.
+  /// The process has ended. Returns false if it is not known or had ended before.
   bool lost(std::int32_t number);
-  /// It gets no further rank.
+  /// The process gets no further rank.
   void leave(std::int32_t number);
   /// How many processes the job wants from now on.
   void scale(std::int32_t processes) { target_ = processes; }

@@ -379,7 +379,7 @@ void rank_machine::handle(const tear_down& e, actions& out) {
   submit({hook}, false, out);
 }
 
-// For a learner that has handled nothing yet.
+// Begins the fit again, because the new learner has not handled a hook yet.
 void rank_machine::begin_anew() {
   digest_.clear();
   if (mine_.generation <= generation_id{1}) return;

@@ -60,7 +60,7 @@ public:
   explicit rank_machine(rank_plan plan);
 
   std::vector<ranks::action> on(const ranks::event& what);
-  /// The same for ranks::answered, of which it wants no copy; added to `out`.
+  /// The same for the event ranks::answered, without a copy of it. Appends the actions to `out`.
   void answered(const ran& what, std::vector<ranks::action>& out);
 
   ranks::phase phase() const { return phase_; }

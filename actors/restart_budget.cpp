@@ -12,7 +12,8 @@ std::int32_t restart_budget::used(std::chrono::nanoseconds now, std::int64_t com
   return static_cast<std::int32_t>(std::ranges::count_if(restarts_, counts));
 }
 
-// None after a generation that committed a step.
+// The pause before the next generation: none if a step was committed. Else it begins at 50 ms and
+// doubles with each further generation that commits no step, six times at most.
 std::chrono::nanoseconds restart_budget::rest(std::int64_t committed) const {
   constexpr std::chrono::nanoseconds first = std::chrono::milliseconds{50};
   constexpr std::uint32_t doublings = 6;

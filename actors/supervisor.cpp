@@ -58,7 +58,7 @@ struct supervisor_state {
   deadlines limits;
   std::vector<rank_actor> ranks;
   std::vector<observer_list> observers_of;  // by rank: of its newest incarnation
-  // Of the ranks that run, or that were replaced and have not ended.
+  // The ranks whose actors have not ended: those that run, and those that were replaced.
   std::unordered_map<caf::actor_addr, supervision::start_rank>
       rank_at;                                      // looked up only: no order matters
   incarnation_id rank_0;                            // the present one
@@ -388,7 +388,7 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
   const shared_value<fit_plan> plan = checked_plan(setup.what);
   check(setup.what.options.time);
   auto limits = derive(setup.what.options.time);
-  // Ranks that are processes open theirs over there.
+  // A rank that is a process chooses its communicator in its own process.
   auto communicators = setup.what.options.placement == placement_kind::threads
                            ? choose_communicator(setup.world, setup.what.options.communicator.name)
                            : nullptr;

@@ -36,7 +36,7 @@ struct supervisor_setup {
   actor_error_handler trouble;
   spawn_checkpointer_fn spawn_checkpointer;  ///< used when the job has a run folder
   spawn_rank_fn bring_rank = spawn_rank;
-  /// Of a job whose ranks live in processes of their own; else null.
+  /// The processes of the job's ranks; null if the ranks are threads.
   std::shared_ptr<job_processes> processes;
   std::int32_t process_count = 0;  ///< that the job begins with
   spawn_observer_fn bring_observer = spawn_observer;

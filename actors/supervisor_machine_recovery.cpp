@@ -182,7 +182,7 @@ std::vector<std::int32_t> supervisor_machine::holders() const {
   return all;
 }
 
-// With ranks. Ranks that are threads count as processes.
+// The number of processes that run ranks. Each rank that is a thread counts as one process.
 std::int32_t supervisor_machine::working_processes() const {
   std::set<std::int32_t> processes;
   for (const auto& m : members_)

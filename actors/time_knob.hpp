@@ -22,10 +22,10 @@ struct deadlines {
   /// and every missing rank has made progress in that time, it begins anew, until hook_limit is
   /// reached in all: cores that many processes share make a start as slow as a hook.
   duration form{0};
-  /// Answers to close_generation: 4 D. on_exception runs there; a lane has to come out of what it
-  /// waits for.
+  /// Answers to close_generation: 4 D. In this time a rank's lane ends its wait and calls
+  /// on_exception.
   duration close{0};
-  /// For the first cause of failures that only follow from it: D.
+  /// How long the supervisor waits for the first cause, after a failure that only follows: D.
   duration settle{0};
   /// The grace for tear_down after a failure, and for observers: 4 D. A rank that has not answered
   /// then is a survivor.

@@ -81,7 +81,7 @@ process_life process_life::of_child(std::int32_t pid) {
 file_descriptor process_life::watch() const {
   if (numbers != own_namespace()) return file_descriptor{};
   file_descriptor file{static_cast<int>(syscall(SYS_pidfd_open, pid, 0))};
-  // In this order: what has the number now may be another process.
+  // Opened first and compared then: another process may have got the number `pid` meanwhile.
   if (file.get() >= 0 && birth_of(pid) != birth) return file_descriptor{};
   return file;
 }

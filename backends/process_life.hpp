@@ -15,7 +15,7 @@ struct process_life {
   std::uint64_t numbers = 0;  ///< the namespace in which `pid` counts
 
   static process_life own();
-  /// Of a child of this process that is not reaped yet.
+  /// The life of a child of this process that is not reaped yet.
   static process_life of_child(std::int32_t pid);
   /// A descriptor that becomes readable when it ends; none if it has ended or is not visible here.
   file_descriptor watch() const;

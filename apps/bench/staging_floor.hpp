@@ -8,7 +8,8 @@
 
 namespace troupe::program {
 
-/// Two float32 arrays of `bytes`, and slots like those of `shm`. Not thread-safe.
+/// Measures the least time of such a sum: of two float32 arrays of `bytes`, through shared memory
+/// with as many slots as `shm` has. Not thread-safe.
 class staging_floor {
 public:
   explicit staging_floor(std::size_t bytes);

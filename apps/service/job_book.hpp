@@ -48,7 +48,8 @@ struct kept_job {
   bool running = false;      ///< from the start on until the outcome is known
   bool stop_wanted = false;  ///< by a client: not resumed after a restart
   bool abort_wanted = false;
-  /// Of the run that ends: what the session said, and whether the journal has all of its events.
+  /// Set when the run ends: the session's outcome, and whether the journal has all events of the
+  /// run.
   std::optional<troupe::job_outcome> outcome;
   bool recorded = false;
 };

@@ -94,7 +94,7 @@ private:
     }
     auto* const end = next_.data() + count_++;
     auto* place = next_.data();
-    // No branch guesses: what is due comes at any moment.
+    // A search without branches: the processor could not predict them, as times are arbitrary.
     for (auto left = static_cast<std::size_t>(end - place); left > 0;) {
       const auto half = (left + 1) / 2;
       place += place[half - 1].at > fresh.at ? half : 0;

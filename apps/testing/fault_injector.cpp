@@ -101,7 +101,7 @@ void job_run::know_delays() {
     facts_.delayed += job_.hook_limit * std::max(0, checker_.generations() - 1);
 }
 
-// Those that lived in a process with a fault, before or after it.
+// Adds the ranks that lived in a process with a fault, before or after the fault.
 void job_run::know_ranks() {
   for (const auto& life : sim_job_.lives())
     if (life.job == sim_job_.running() &&
@@ -121,7 +121,8 @@ void job_run::install_message_filter() {
   };
 }
 
-// Stale messages excuse no oracle, because a receiver must ignore them.
+// A receiver must ignore stale messages. So they are not added to `facts_`, and each oracle expects
+// the same as without them.
 void job_run::arm_stale_messages() {
   stale_messages_.attempt_begins(
       {now_.stale_messages_per_million, length(longest),

@@ -338,7 +338,7 @@ void job_oracles::resumed(const snapshot& from) {
              from.loop.steps});
 }
 
-// Counts the samples of its epoch by those of its steps.
+// The samples that the checkpoint's epoch has consumed, computed from the number of steps.
 std::int64_t job_oracles::cursor_of(const loop_state& loop) const {
   return loop.batch == 0 ? 0 : samples_by(loop.steps) - loop.epoch * job_.samples;
 }

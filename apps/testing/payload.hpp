@@ -36,7 +36,8 @@ struct payload_ground {
   std::shared_ptr<const checkpoint_io> checkpoints;
   /// Call at every hook; may throw an injected exception.
   std::function<void(const learner_context& who, const hook& what)> at_hook;
-  /// Whether `at_hook` would do anything now. For learners that handle many hooks at one moment.
+  /// False if `at_hook` would do nothing now. A learner that passes many hooks at one moment asks
+  /// once, and then need not call `at_hook` for them.
   std::function<bool()> faults_due;
   /// Ask once for each gradient before computing it; true: make it NaN.
   std::function<bool(const learner_context& who, const position& at)> poisons;

@@ -60,9 +60,9 @@ public:
   /// Begins to receive at that end, and to send heartbeats. What has arrived before waits until
   /// then.
   void open(side at, sink to);
-  /// As link::send. At the bound of the queue the connection ends.
+  /// See link::send. The connection ends if the queue is full.
   bool send(side from, stream_message what);
-  /// As link::withdraw.
+  /// See link::withdraw.
   bool withdraw(side from, std::uint64_t tag);
   /// Sends what waits and then ends this direction in order.
   void close(side from);

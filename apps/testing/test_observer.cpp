@@ -180,7 +180,7 @@ private:
     if (n.lifecycle < must)
       n.object(fmt::format("of {} lifecycle events it did not receive {}", must,
                            to_string(n.announced[n.lifecycle].event)));
-    // A rank that died before a restart took what it had not sent along.
+    // After a restart, losses are not checked: a dead rank's unsent observations are lost.
     if (outcome.status == job_outcome::ending::finished && outcome.survivors.empty() &&
         outcome.late.empty() && outcome.restarts == 0)
       look_at_losses();

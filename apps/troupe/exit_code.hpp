@@ -21,7 +21,7 @@ inline constexpr int stopped_early = 75;
 int exit_code_of_signal(int signal);
 /// A user_error's own; 70 for a broken invariant; 1 for everything else.
 int exit_code(const std::exception_ptr& error);
-/// Of a job that no signal stopped: the first cause's own code.
+/// For a job that no signal stopped: the exit code of its first cause.
 int exit_code(const job_outcome& outcome);
 
 }  // namespace troupe::program

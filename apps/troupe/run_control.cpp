@@ -89,13 +89,13 @@ public:
     const auto found = all_.find("command");
     return found != all_.end() && found->is_string() ? found->get<std::string>() : std::string{};
   }
-  // Nothing: the field is there and has another type.
+  // False if the field is absent. Nothing if it has another type.
   std::optional<bool> flag(const char* name) const {
     const auto found = all_.find(name);
     if (found == all_.end()) return false;
     return found->is_boolean() ? std::optional{found->get<bool>()} : std::nullopt;
   }
-  // Nothing: the field is not there, or is no number of ranks.
+  // Nothing if the field is absent or is not a number of ranks.
   std::optional<std::int32_t> count(const char* name) const {
     constexpr std::int64_t most = 1 << 20;
     const auto found = all_.find(name);

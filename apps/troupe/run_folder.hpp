@@ -54,7 +54,8 @@ inline constexpr const char* config_file = "config.toml";
 inline constexpr const char* metrics_file = "metrics.csv";
 inline constexpr const char* events_file = "events.jsonl";
 inline constexpr const char* result_file = "result.json";
-/// Of a job of troupe_service, in place of config.toml, and of metrics.csv and events.jsonl.
+/// Files of a troupe_service job: job.json replaces config.toml, journal.jsonl replaces metrics.csv
+/// and events.jsonl.
 inline constexpr const char* job_file = "job.json";
 inline constexpr const char* journal_file = "journal.jsonl";
 

@@ -44,7 +44,7 @@ struct setting {
   /// Words that are read as choices are, and which this build always refuses, with the reason, when
   /// the setting is used. No help lists them.
   std::vector<std::string> refused;
-  /// Those of `refused` that another build of the program has: with CUDA, NCCL, MPI.
+  /// The words of `refused` that another build accepts: one with CUDA, NCCL or MPI.
   std::vector<std::string> elsewhere;
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();

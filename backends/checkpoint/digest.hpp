@@ -33,7 +33,7 @@ public:
   content_hash& operator=(content_hash&&) noexcept;
 
   void add(std::span<const std::byte> bytes);
-  /// Of everything added so far; more may follow.
+  /// The hash of all bytes that were added so far. More bytes may be added afterwards.
   std::string hex() const;
 
 private:

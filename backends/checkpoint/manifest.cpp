@@ -127,7 +127,7 @@ std::int64_t read_cursor(const json& held, const loop_state& loop) {
   return loop.batch == 0 ? 0 : loop.epoch == 0 ? loop.samples : undefined;
 }
 
-// Earlier versions wrote none of both. Their runs counted no micro-batches across epochs, and no
+// Earlier versions wrote neither member. Their runs counted no micro-batches across epochs, and no
 // stop waited.
 void read_later_members(const json& held, loop_state& loop) {
   if (held.contains("earlier_batches"))

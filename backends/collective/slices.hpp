@@ -18,11 +18,11 @@ struct slice {
 /// what is left.
 class slices {
 public:
-  /// Of each buffer in a slice, at least: less is dearer to claim than to do.
+  /// The least bytes of each buffer in a slice. Smaller slices take longer to claim than to do.
   static constexpr std::size_t least_bytes = 4096;
 
   slices() = default;
-  /// All of one piece in one slice; none of nothing.
+  /// One slice with all elements of one piece. Without elements there is no slice.
   static slices one(std::size_t elements) {
     slices all;
     all.elements_ = elements;

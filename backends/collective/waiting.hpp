@@ -19,9 +19,9 @@ int allowed_cores() noexcept;
 /// on another one when this returns.
 std::uint32_t current_core() noexcept;
 
-/// Where a rank was seen last, for those who wait for it: to spin on the core that it needs itself
-/// is to wait in vain. May lie in memory that processes share, where zeroes are a rank not seen
-/// yet.
+/// The core on which a rank was seen last. A thread that waits for the rank must not spin on that
+/// core, because the rank needs it. The object may lie in memory that processes share. All zeros:
+/// the rank was not seen yet.
 class whereabouts {
 public:
   /// Says where the calling thread is. Written only when that has changed: others keep reading it.
@@ -75,7 +75,7 @@ public:
   void wait(std::uint32_t seen, bool spin, std::optional<clock::time_point> until) noexcept {
     wait(seen, spin, until, [] { return false; });
   }
-  /// The same at once in the kernel, for threads that are in no hurry.
+  /// As `wait`, but sleeps in the kernel at once, for threads that may return some 30 us later.
   template <class Ready>
   void sleep(std::uint32_t seen, std::optional<clock::time_point> until, Ready&& ready) noexcept {
     // A waiter counts itself before it looks for the last time and before the kernel compares the
@@ -86,13 +86,13 @@ public:
   }
 
 private:
-  // In pauses of some 25 ns. What is awaited is often that near; longer spinning would keep a
-  // thread that has to share this core from doing what is awaited.
+  // Counted in pauses of some 25 ns. The ring often comes within that time. Longer spinning would
+  // keep the core from the thread that rings, if the two share a core.
   static constexpr int spins = 100;
-  // Together about what it costs to sleep and be woken (28 us where it was measured).
+  // All yields together take about as long as to sleep and be woken (measured: 28 us).
   static constexpr int yields = 20;
-  // A yield that takes so long has given the core to a thread that computes. Sleepers get it back
-  // sooner than those who yield, so for some waits there are no more yields.
+  // A yield that takes so long has given the core to a thread that computes. The kernel gives the
+  // core back sooner to a thread that sleeps. So the next waits do not yield.
   static constexpr std::chrono::microseconds long_yield{200};
   static constexpr std::uint32_t waits_without_yield = 64;
 
@@ -110,9 +110,9 @@ private:
   std::atomic<std::uint32_t> crowded_{0};  // a guess: waiters may overwrite each other's
 };
 
-/// Of threads of one process.
+/// A bell for threads of one process.
 using bell = basic_bell<false>;
-/// Of processes of one host.
+/// A bell for processes of one host.
 using shared_bell = basic_bell<true>;
 
 /// A mutex for sections of a few hundred nanoseconds: going to sleep at once, as std::mutex does,

@@ -233,8 +233,8 @@ void group::close() noexcept {
   }
 }
 
-// The rank whose thread threw rethrows the exception, as the cause. The other ranks' failures
-// follow from it.
+// Called in a catch block, on a thread that works for rank `of`. raise_own rethrows the exception
+// on that rank, as the cause. The failures of the other ranks follow from the abort.
 void group::fail(const presence& of, std::string_view why) noexcept {
   {
     const std::lock_guard hold{mutex_};

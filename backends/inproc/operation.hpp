@@ -31,7 +31,7 @@ class operation {
 public:
   explicit operation(std::size_t members) : seats_(members) {}
 
-  /// As new, with the memory it has, for the operation `number`. Only when `forgotten`.
+  /// Resets this object for the operation `number`, and keeps its memory. Requires `forgotten`.
   void renew(std::uint64_t number);
   /// A helper calls `enter` before it helps and `leave` after, because the operation may have ended
   /// meanwhile; no memory is reused in between. Thread-safe.

@@ -57,7 +57,7 @@ public:
   bool go_on(bool may_wait);
   /// The state, the first donor's text included. After `go_on` returned true, once.
   replica_state take() { return std::move(state_); }
-  /// Of all chunks, those that this transfer sent.
+  /// How many chunks of the state this transfer sent.
   std::size_t chunks_sent() const { return sent_; }
 
 private:

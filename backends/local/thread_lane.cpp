@@ -215,7 +215,7 @@ public:
   }
 
 private:
-  // With the guard held.
+  // The caller holds the guard.
   void push(order what) {
     constexpr std::size_t orders_max = 4;  // a run, the end, and bindings around them
     if (shared_->orders.size() >= orders_max)

@@ -35,7 +35,7 @@ public:
   bool complete(std::uint64_t number) const;
   /// World ranks that have not arrived; none for an operation that was dropped.
   std::vector<std::int32_t> missing(std::uint64_t number) const;
-  /// Of a complete `decide`: all or any.
+  /// The result of a complete `decide`: whether all ranks, or any rank, voted yes.
   bool verdict(std::uint64_t number) const;
   /// Forgets complete operations before `number`.
   void drop_before(std::uint64_t number);

@@ -85,7 +85,7 @@ MPI_Op operations::of(dtype travelling, reduction operation) const {
 }
 
 void widen(dtype type, const void* from, float* to, std::size_t count) {
-  // -0 is what an addition leaves every number alone with, -0 included.
+  // The kernel adds to `to`. x + -0 is x for every x, also for x = -0; x + 0 is not.
   std::fill(to, to + count, -0.0f);
   const auto kernels = detail::kernels_of(type, reduction::sum, best_instruction_set());
   kernels.leaf(to, from, count);

@@ -50,10 +50,11 @@ public:
 
   explicit operator bool() const { return does_ != nullptr; }
   void operator()() { does_(act::call, held_, nullptr); }
-  /// Calls it and lets go of what it holds: it is empty afterwards.
+  /// Calls the callable and destroys it. This object is empty afterwards.
   void call_last() { std::exchange(does_, nullptr)(act::call_and_end, held_, nullptr); }
 
-  /// It will soon be called: asks the processor for what it holds first, if that is a pointer.
+  /// Called shortly before the call: prefetches the memory at the address that the callable's first
+  /// bytes hold, in case they are a pointer.
   void bring_near() const {
     const void* first = nullptr;
     std::memcpy(&first, held_, sizeof first);

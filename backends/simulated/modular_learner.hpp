@@ -50,8 +50,8 @@ struct modular_options {
   bool logs = false;     ///< log `logged_state` of the state after each step
   /// Called at every hook, in the lane; may throw.
   std::function<void(const learner_context& context, const hook& what)> at_hook;
-  /// Whether `at_hook` would do anything now. Asked once for hooks that happen at one moment.
-  /// Empty: always.
+  /// False if `at_hook` would do nothing now. The learner asks once before it passes several hooks
+  /// at one moment, and then skips `at_hook` for all of them. Empty: `at_hook` is always called.
   std::function<bool()> faults_due;
   /// Called at every backward: true makes that rank's gradient NaN.
   std::function<bool(const learner_context& context, const position& at)> poisons;

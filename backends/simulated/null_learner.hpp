@@ -19,8 +19,8 @@ struct null_options {
   std::uint64_t bucket_bytes = std::uint64_t{256} << 20;  ///< bound of one all_reduce
   /// Called at every hook, in the lane; may throw.
   std::function<void(const learner_context& context, const hook& what)> at_hook;
-  /// Whether `at_hook` would do anything now. Asked once for hooks that happen at one moment.
-  /// Empty: always.
+  /// False if `at_hook` would do nothing now. The learner asks once before it passes several hooks
+  /// at one moment, and then skips `at_hook` for all of them. Empty: `at_hook` is always called.
   std::function<bool()> faults_due;
   /// Called after every step of every rank with the number of steps done and the digest of its
   /// position in the data, which is equal on all ranks.

@@ -51,7 +51,7 @@ void exchange::start(const void* in, void* out, const std::atomic<bool>& stop) {
   in_ = static_cast<const std::byte*>(in);
   out_ = static_cast<std::byte*>(out);
   small_ = small(call);
-  // Of a broadcast the root may not be known yet.
+  // The root of a broadcast may not be known yet. So all bytes count, as for the root.
   const auto most = call.what == collective_kind::all_reduce
                         ? slice(0)
                         : range{0, small_ ? 0 : call.count * size_of(call.type)};

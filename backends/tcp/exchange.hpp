@@ -62,7 +62,7 @@ public:
   const collective_call& call_of(std::size_t member) const { return sides_[member].call; }
   /// `member` has finished all operations before this one.
   void ready(std::size_t member);
-  /// This rank has finished them too, and passes its memory. After call(me).
+  /// This rank has finished all operations before this one, and passes its memory. After call(me).
   void start(const void* in, void* out, const std::atomic<bool>& stop);
   bool started() const { return started_; }
   /// After `start`: all that one member needs of another goes in one payload.

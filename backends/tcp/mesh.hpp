@@ -150,7 +150,7 @@ private:
   void pump(const std::shared_ptr<operation>& what);
   void settle(channel& in);
   void push(std::int32_t rank, outgoing frame);
-  /// Of a wide operation: on the connection that has least to send.
+  /// A chunk of a wide operation goes to the connection with the fewest bytes left to send.
   void push_chunk(std::int32_t rank, outgoing frame);
   outgoing data_frame(const std::shared_ptr<operation>& what, std::size_t member,
                       const parcel& of) const;

@@ -19,8 +19,8 @@ public:
   struct facts {
     std::string config;                       ///< empty: no text
     std::map<std::string, setting> settings;  ///< empty: no hyper-parameters
-    /// Of a run that is resumed: TensorBoard forgets what earlier files of the folder have of
-    /// later steps. `undefined`: the run begins.
+    /// The step from which a run resumes. TensorBoard then drops values of later steps that earlier
+    /// files of the folder have. `undefined`: the run is not a resumed one.
     std::int64_t resumed_at = undefined;
   };
 

@@ -46,7 +46,7 @@ public:
             std::type_identity_t<P>... arguments) const {
     each([&](callback& one) { (one.*member)(m, arguments...); });
   }
-  /// The same for on_train_epoch_end of those that monitor, or of the others.
+  /// Calls on_train_epoch_end on the callbacks whose `monitors()` equals `monitors`.
   void end_epoch(module& m, std::int64_t epoch, bool monitors) const;
 
   /// Adds the entry `callbacks` to a checkpoint's state: by key, `json` and the names of `tensors`.

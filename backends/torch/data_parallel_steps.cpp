@@ -244,7 +244,7 @@ void data_parallel::refuse_for_manual() const {
                      "strategy.comm_hook and strategy.fused_step");
 }
 
-// Those of the module, then those that only optimizers have.
+// The module's parameters, then the parameters that only an optimizer has.
 std::vector<at::Tensor> data_parallel::trained_parameters() const {
   std::vector<at::Tensor> all;
   std::unordered_set<c10::TensorImpl*> known;

@@ -179,7 +179,8 @@ private:
     sample_stream next;
   };
 
-  // The one that is nearest before `index`, else a new one. Those of earlier epochs are closed.
+  // The idle stream of `epoch` whose position is the nearest at or before `index`; a new stream if
+  // there is none. Closes the streams of earlier epochs.
   open_stream reader_at(std::int64_t epoch, std::int64_t index) const {
     {
       const std::lock_guard lock{guard_};

@@ -31,7 +31,7 @@ metrics metrics_from(const json& all);
 json parse_state(const std::string& text);
 /// The module's hyper-parameters: bools, integers, numbers, texts, and lists of these.
 json hyper_parameters_to(const value_map& all);
-/// Those of a checkpoint's state; empty if it has none.
+/// The hyper-parameters in a checkpoint's state; empty if it has none.
 value_map hyper_parameters_of_state(const std::string& text);
 
 }  // namespace troupe::learner_json

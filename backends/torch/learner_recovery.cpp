@@ -248,7 +248,8 @@ void torch_learner::keep_callbacks_of_step() {
 
 // --- the state of other ranks --------------------------------------------------------------------
 
-// Of this rank alone; text and accumulators only where the transfer needs them.
+// The tensors and the digest of this rank, made without a collective. The text is added only where
+// the transfer needs it.
 replica_state torch_learner::own_state() {
   replica_state all;
   auto positions = learner_json::json::array();

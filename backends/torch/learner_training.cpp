@@ -67,7 +67,8 @@ std::int32_t torch_learner::agreed_splits() {
   return most;
 }
 
-// As Lightning: what one step returns and no other step gets would be a mistake.
+// As in Lightning, a step must return hiddens where batches are split in time. Elsewhere it must
+// not, because no later step would get them.
 void torch_learner::take_hiddens() {
   auto given = output_.hiddens();
   if (splits_batches() && given.empty() && output_.has_loss())

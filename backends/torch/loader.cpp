@@ -233,7 +233,7 @@ private:
   }
 
   assembler assembler_;
-  // Of the owner.
+  // Used by the owner's thread only.
   std::int64_t taken_ = 0;
   std::int64_t last_ = 0;
   std::exception_ptr failed_;

@@ -234,7 +234,7 @@ at::Tensor perplexity::result(const at::Tensor& sums) const {
 
 namespace {
 
-/// All ranks' rows, of which each rank may have another number.
+/// The rows of all ranks, in the order of ranks. Ranks may have different numbers of rows.
 at::Tensor gathered(const at::Tensor& mine, strategy& how) {
   const auto columns = mine.size(1);
   const std::int64_t count = mine.size(0);

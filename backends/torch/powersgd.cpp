@@ -95,8 +95,8 @@ struct powersgd_exchange {
   at::Tensor sum();
 };
 
-// Decides for each gradient whether it is compressed. Matrices of a shape stand together, as in
-// Python, which draws their first Qs in this order.
+// Decides for each gradient whether it is compressed. Matrices of equal shape are adjacent in
+// `items`, as in Python: `draw` draws their first Q matrices in this order.
 void powersgd_exchange::sort(const gradient_bucket& bucket) {
   const auto gradients = bucket.gradients();
   const auto parameters = bucket.parameters();

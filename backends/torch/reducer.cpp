@@ -198,7 +198,7 @@ void reducer::state::leave(std::size_t index) {
   if (!one.word.defined() && index == leaving.back()) send_word();
 }
 
-// Of a device: ready after what this thread has submitted so far.
+// Memory on a device is ready after what this thread has submitted so far.
 buffer reducer::state::memory_of(at::Tensor& row) const {
   if (!on_devices) return buffer_of(row);
   buffer memory{row.mutable_data_ptr(), static_cast<std::size_t>(row.numel()), dtype_of(row)};

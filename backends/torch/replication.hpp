@@ -16,7 +16,7 @@ struct submodule {
 
 /// Parents first, each sub-module once, under the first of its names.
 std::vector<submodule> submodules(torch::nn::Module& root);
-/// Of each copy. Throws user_error unless the copies have the same paths.
+/// The sub-modules of each copy. Throws user_error unless all copies have the same paths.
 std::vector<std::vector<submodule>> submodules(const module_copies& copies);
 
 /// Throws the exception by which run_copies knows that a copy ended because of another one.

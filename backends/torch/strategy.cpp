@@ -273,7 +273,7 @@ void strategy::load_optimizer_state(std::int32_t index, const troupe::optimizer_
 
 namespace {
 
-// As the checkpointer does: under another name first, so that a crash leaves no half checkpoint.
+// Writes under another name first, as the checkpointer does: a crash leaves no half checkpoint.
 void write_now(const checkpoint_io& format, const snapshot& what, const std::string& path) {
   const auto folder = std::filesystem::absolute(path).lexically_normal();
   const auto above = folder.parent_path();

@@ -59,7 +59,7 @@ value cut_sample(const value& sample, time_range range) {
   return with_items(sample, {steps->begin() + range.first, steps->begin() + range.last});
 }
 
-// Of a part of the batch; nothing for what has no time.
+// The number of time steps in a part of the batch. Nothing if the part has no time steps.
 std::optional<std::int64_t> length_of(const value& part) {
   if (part.is<tensor_ptr>()) return length_along(part, 1);
   const auto* samples = items_of(part);

@@ -60,7 +60,8 @@ void weight_averaging::on_checkpoint_taken(module& m) {
   if (shown_to_save_) show_training(m);
 }
 
-// As torch.optim.swa_utils: lerp for floating point, products for other types.
+// Computes as torch.optim.swa_utils does: lerp for floating point and complex numbers, a weighted
+// sum for other types.
 void weight_averaging::update(module& m) {
   const at::NoGradGuard no_grad;
   const auto part = share(updates_);

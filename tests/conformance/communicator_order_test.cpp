@@ -212,7 +212,8 @@ TEST_CASE("an impossible call is refused with a clear text and nothing is submit
   });
 }
 
-TEST_CASE("ranks that disagree get the calls of all ranks and no memory is written", "[many]") {
+TEST_CASE("ranks make different calls: the error shows all calls and no memory is written",
+          "[many]") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     std::uint64_t generation = 1;
     for (const auto& which : disagreements())

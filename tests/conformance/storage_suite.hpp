@@ -11,8 +11,9 @@
 
 namespace troupe::testing {
 
-/// A fresh, empty storage. `settle` returns when every submitted operation can be awaited:
-/// simulated adapters do their work there. `held` must outlive the storage.
+/// A fresh, empty storage. A case calls `settle` after it has submitted operations and before it
+/// waits for their answers: a simulated adapter carries the operations out in `settle`. `held` must
+/// outlive the storage.
 struct storage_world {
   std::shared_ptr<void> held;
   std::shared_ptr<storage> files;

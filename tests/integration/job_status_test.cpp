@@ -130,7 +130,8 @@ TEST_CASE("a held job: its status follows the run and outlives the session", "[s
   held.scale(3);
 }
 
-TEST_CASE("a handle that was made by itself: no id, ended, and calls change nothing", "[status]") {
+TEST_CASE("a default-constructed handle: it has no id, is ended, and calls change nothing",
+          "[status]") {
   const job_handle none;
   CHECK_FALSE(none);
   CHECK(none.id() == 0);
@@ -170,7 +171,8 @@ TEST_CASE("several threads ask a running job: steps never go back", "[status]") 
   CHECK(asked > 4);
 }
 
-TEST_CASE("two jobs of a session: the list has both, and a stop reaches the one", "[status]") {
+TEST_CASE("two jobs of a session: the list has both, and a stop ends only its own job",
+          "[status]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   job_handle first, second;

@@ -19,7 +19,8 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// What this process holds, by /proc. The descriptor of the folder being read is counted each time.
+/// The numbers of threads and open descriptors of this process, counted in /proc. The descriptor
+/// that reads /proc/self/fd is counted too, each time.
 struct held {
   std::ptrdiff_t threads = entries_of("/proc/self/task");
   std::ptrdiff_t descriptors = entries_of("/proc/self/fd");

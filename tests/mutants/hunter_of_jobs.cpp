@@ -21,7 +21,7 @@ std::optional<finding> search_all(exhaustive_options options, double seconds) {
 // Every schedule of two ranks with any one fault.
 std::optional<finding> one_fault(double seconds, std::uint64_t) { return search_all({}, seconds); }
 
-// With any two of some faults that go well together.
+// Every schedule of two ranks with any two of these faults.
 std::optional<finding> two_faults(double seconds, std::uint64_t) {
   exhaustive_options options;
   options.budget = 2;
@@ -68,7 +68,7 @@ std::optional<finding> swarm(double seconds, std::uint64_t first_seed) {
   return search_swarm(job, {}, first_seed, seconds * 2 / 3);
 }
 
-// The same of jobs that restart.
+// The same for jobs that may restart three times.
 std::optional<finding> healing(double seconds, std::uint64_t first_seed) {
   job_spec job;
   job.ranks = 4;

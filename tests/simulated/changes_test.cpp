@@ -36,7 +36,8 @@ TEST_CASE("processes leave and are scaled, without another fault: no restart, no
   CHECK(r.met("a spare takes the ranks of another process"));
 }
 
-TEST_CASE("processes leave and others are lost: the same end", "[simulated][changes][campaign]") {
+TEST_CASE("processes leave and others are lost: every oracle holds",
+          "[simulated][changes][campaign]") {
   const auto r = explored("leave, scale, crash_rank, stop", 200);
   for (const auto& v : r.violating) UNSCOPED_INFO(to_text(case_of(v, r.variants.front())));
   CHECK(r.clean());
@@ -45,7 +46,7 @@ TEST_CASE("processes leave and others are lost: the same end", "[simulated][chan
   CHECK(r.met("ranks of a process go to the processes that are left"));
 }
 
-TEST_CASE("readers of links are slow: what may wait waits, and the end is the same",
+TEST_CASE("readers of links are slow: messages wait, and every oracle holds",
           "[simulated][changes][campaign]") {
   const auto r = explored("slow_reader", 150);
   for (const auto& v : r.violating) UNSCOPED_INFO(to_text(case_of(v, r.variants.front())));

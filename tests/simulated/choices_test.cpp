@@ -67,7 +67,7 @@ TEST_CASE("each label has its own stream of occurrences", "[choices]") {
   for (const auto n : seen) CHECK(n == Approx(1000).margin(150));  // 5 standard deviations
 }
 
-TEST_CASE("a draw with one possible value counts as an occurrence", "[choices]") {
+TEST_CASE("a draw with one possible value counts as an occurrence of its site", "[choices]") {
   auto plain = choices::of_seed(5);
   const auto all = draws_of(plain, site::schedule, 0, 4);
   auto with_gaps = choices::of_seed(5);
@@ -138,7 +138,7 @@ TEST_CASE("a recorded list repeats the run and holds only non-benign draws", "[c
   }
 }
 
-TEST_CASE("an added key changes a pick only when it wins", "[choices]") {
+TEST_CASE("an added key changes a pick only if the pick takes the added key", "[choices]") {
   auto few = choices::of_seed(3);
   auto more = choices::of_seed(3);
   const std::array<std::uint64_t, 3> keys{10, 20, 30};

@@ -165,7 +165,7 @@ TEST_CASE("user coverage is counted; points never hit are listed with 0", "[simu
                     Catch::Contains("a place of a test's was passed"));
 }
 
-TEST_CASE("a user's invariant broken on a rare path is found, and its case repeats it",
+TEST_CASE("a user's invariant broken on a rare path is found, and replaying its case breaks it",
           "[simulated][marks]") {
   const auto plan = marked(5);
   const auto all = explore({.ranks = 3, .steps = 8}, plan, {.runs = 400});

@@ -108,7 +108,7 @@ TEST_CASE("a dependence on the host is found and reported with event and layer",
     }
 }
 
-TEST_CASE("a run that uses only ports is equal in every host", "[simulated][determinism]") {
+TEST_CASE("a run that uses only ports is identical in every host", "[simulated][determinism]") {
   for (std::uint64_t seed = 0; seed < 8; ++seed)
     CHECK_FALSE(found_in([](simulation& in, simulation::node_id) { in.delivered(5, 6); }, seed));
 }
@@ -123,7 +123,7 @@ TEST_CASE("runs with different ends are reported as different", "[simulated][det
   CHECK(found->layer == "end");
 }
 
-TEST_CASE("jobs under swarms of faults are equal in disturbed hosts",
+TEST_CASE("jobs under swarms of faults run identically in a disturbed host",
           "[simulated][determinism][campaign]") {
   job_spec what;
   what.ranks = 4;

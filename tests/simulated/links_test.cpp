@@ -140,7 +140,7 @@ TEST_CASE("a cut of a stream holds messages back until it heals", "[simulated][l
   for (const auto& ends : c.ends) CHECK(ends.empty());
 }
 
-TEST_CASE("a process that dies takes along what the path has not taken", "[simulated][links]") {
+TEST_CASE("a process dies: messages that the path has not taken are lost", "[simulated][links]") {
   connection c{{.buffer = 35}};
   c.send_to_far(1, 2);
   run_for(c.in, milliseconds{5});
@@ -169,7 +169,7 @@ TEST_CASE("a lasting cut of a stream: the silent end is lost within the detectio
   }
 }
 
-TEST_CASE("a stream that is broken ends at both ends, and one that is left at the other",
+TEST_CASE("a broken stream ends at both ends; a process that dies ends it at the other end",
           "[simulated][links]") {
   connection broken;
   broken.stream->disconnect();

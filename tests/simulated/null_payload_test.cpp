@@ -104,7 +104,7 @@ TEST_CASE("a job with the null payload survives faults and is resumed", "[simula
   CHECK(all.marks.at("resumed from a checkpoint") > 0);
 }
 
-TEST_CASE("jobs with the null payload are equal in disturbed hosts",
+TEST_CASE("jobs with the null payload run identically in a disturbed host",
           "[simulated][null][determinism]") {
   const auto what = null_payload_job(6, 12);
   auto plan = null_payload_plan(what);

@@ -162,7 +162,7 @@ TEST_CASE("an observer receives the handled hooks and changes nothing", "[simula
   }
 }
 
-TEST_CASE("observers of every behaviour keep their oracle under swarms of faults",
+TEST_CASE("observers of every behaviour pass their oracle under swarms of faults",
           "[simulated][observers]") {
   for (const auto how :
        {test_observer::receives, test_observer::slow, test_observer::throws, test_observer::dead}) {

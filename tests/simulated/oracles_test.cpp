@@ -74,7 +74,8 @@ TEST_CASE("a storage fault excuses the checkpoint it affected and no other",
   }
 }
 
-TEST_CASE("a storage fault that the program can see excuses nothing", "[simulated][oracle]") {
+TEST_CASE("a storage fault without effect or with an error damages no checkpoint",
+          "[simulated][oracle]") {
   followed f;
   f.save(5, 6, kind::lost_sync);  // a link is not synced by itself
   f.save(10, 3, kind::torn);      // nothing is written
@@ -83,7 +84,7 @@ TEST_CASE("a storage fault that the program can see excuses nothing", "[simulate
   CHECK(f.tracker.newest_durable() == 15);
 }
 
-TEST_CASE("fault before the program has written anything: no checkpoint is sure",
+TEST_CASE("fault before the program has written anything: no checkpoint counts as durable",
           "[simulated][oracle]") {
   followed f;
   f.save(5);
@@ -92,7 +93,7 @@ TEST_CASE("fault before the program has written anything: no checkpoint is sure"
   CHECK(f.tracker.newest_durable() == 0);
 }
 
-TEST_CASE("a damaged checkpoint is excused until another one of its step is in its place",
+TEST_CASE("a damaged checkpoint is excused until a new checkpoint of its step replaces it",
           "[simulated][oracle]") {
   followed f;
   f.save(10, 2, kind::bit_flip);
@@ -102,7 +103,7 @@ TEST_CASE("a damaged checkpoint is excused until another one of its step is in i
   CHECK_FALSE(f.tracker.is_damaged(10));
 }
 
-TEST_CASE("an earlier step is saved again: later checkpoints need not stay",
+TEST_CASE("an earlier step is saved again: later checkpoints may be removed",
           "[simulated][oracle]") {
   followed f;
   for (const int step : {5, 10}) f.save(step);
@@ -185,7 +186,7 @@ TEST_CASE("stale messages of every kind are refused", "[simulated][oracle][campa
   CHECK(all.met("a snapshot of another job is dropped"));
 }
 
-TEST_CASE("a swarm draws how often faults occur; without a draw it is as given",
+TEST_CASE("a swarm draws how often faults occur; without a draw the given rates apply",
           "[simulated][faults]") {
   fault_options given;
   given.may = fault_set::all();

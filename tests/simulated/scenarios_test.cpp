@@ -219,7 +219,7 @@ TEST_CASE("a thousand ranks start at once, and all but one die at once: the last
   CHECK(script.in().actors() == 0);
 }
 
-TEST_CASE("ranks that divide neither the batch nor the data: each sample once, and exact counts",
+TEST_CASE("the data are no multiple of the batch of all ranks: each sample is consumed once",
           "[simulated][scenario]") {
   struct shape {
     std::int32_t ranks;

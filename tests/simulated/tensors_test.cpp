@@ -196,7 +196,8 @@ TEST_CASE("a module that reads the environment in its lane's thread is found",
   CHECK(caught.violations.front().text.find("rank 1 called getenv") == 0);
 }
 
-TEST_CASE("jobs with tensors are equal in disturbed hosts", "[simulated][tensors][determinism]") {
+TEST_CASE("jobs with tensors run identically in a disturbed host",
+          "[simulated][tensors][determinism]") {
   run_plan plan;
   plan.payload = tensors_payload();
   plan.faults.may = fault_set::all();

@@ -171,7 +171,7 @@ bool small_job_space::keep_supervisor(const small_job_state& s,
   return true;
 }
 
-// --- images --------------------------------------------------------------------------------------
+// --- images of states under permutations of the ranks --------------------------------------------
 
 namespace {
 

@@ -11,10 +11,12 @@ namespace troupe {
 
 // Makes supervisors equal that differ only in what no later event and no check reads.
 struct supervisor_history {
-  // Keeps of the end of a generation what supervisor_machine::comes_back reads of it, and the types
-  // for the check that each exception is reported. The rank counts unless it is an exception. With
-  // the rank all is kept that chose this failure among others: their order includes the rank, so
-  // ends that were chosen differently have different images.
+  // Keeps only the members of the failure that later events and checks read:
+  // - kind, type and hook, and the rank unless it is an exception: supervisor_machine::comes_back
+  //   compares these with the next failure;
+  // - the types of other failures, for the check that each exception is reported;
+  // - with the rank the whole `key`, by which this failure was chosen as the first. The order of
+  //   keys includes the rank, so two ends that chose differently must have different images.
   static failure cause(const failure& of) {
     const bool ranked = of.kind != failure_kind::exception;
     auto kept = ranked ? key(of) : failure{};
@@ -38,8 +40,8 @@ struct supervisor_history {
     return kept;
   }
 
-  // Of a failure that follows, after a first cause that does not: that it is known, and whether it
-  // can be cured. It cannot become the first cause any more.
+  // For a failure that follows, when the first cause is known and does not follow. It cannot become
+  // the first cause any more. Keeps only its identity and whether a restart can cure it.
   static void reduce(failure& of) {
     failure kept;
     kept.kind = of.kind;

@@ -66,7 +66,7 @@ private:
   bool is_applied_before_last_hook() const;
 };
 
-/// Of the exception that a hook throws.
+/// The type of the exception that an injected fault throws in a hook.
 inline constexpr const char* injected_type = "std::domain_error";
 failure injected_throw(const hook_run& run, bool behind_meeting);
 failure closed_under_it();

@@ -194,7 +194,7 @@ accelerator_ptr preferred(const accelerator_table& known, const device_choice& d
       one->parse(devices, ranks);
       return one;
     } catch (const user_error&) {
-      // The next one is tried: `auto` takes what has a device for each rank.
+      // `auto` takes the first accelerator that has a device for each rank: try the next one.
     }
   }
   refuse("no accelerator of this program can be used on this host: see troupe doctor");

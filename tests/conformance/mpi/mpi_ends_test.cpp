@@ -43,7 +43,7 @@ std::string told(const disagreement_case& which, std::int32_t odd, bool odd_last
   });
 }
 
-TEST_CASE("ranks that disagree get the calls of all ranks and no memory is written") {
+TEST_CASE("ranks make different calls: the error shows all calls and no memory is written") {
   if (world < 2) return;
   for (const auto& which : disagreements())
     for (const std::int32_t odd : {0, world - 1})

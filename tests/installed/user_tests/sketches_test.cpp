@@ -27,7 +27,7 @@ TEST_CASE("training survives any crash schedule", "[sim]") {
 }
 
 // (b) One interleaving, scripted by hand: a message of a dead rank is refused.
-TEST_CASE("a word of a dead incarnation is ignored", "[sim][scripted]") {
+TEST_CASE("a late message of a dead incarnation is ignored", "[sim][scripted]") {
   sim::scripted_simulation s{{.seed = 7}};
   s.train({.ranks = 3, .steps = 20, .checkpoint_every = 2});
 

@@ -44,7 +44,7 @@ public:
   void run();
 
   const troupe::supervision::complete& end() const { return *end_; }
-  /// Of each rank that was there at the end.
+  /// The number that each rank's lane holds at the end.
   std::vector<std::uint64_t> numbers() const;
   static std::uint64_t expected(std::int64_t steps);
 

@@ -44,7 +44,8 @@ public:
   /// Passes an event to the machine and records its actions.
   void give(const troupe::fit_event& event);
   void begin() { give(troupe::fit_events::begin{}); }
-  /// Answers the run in flight. Returns false when there is none.
+  /// Handles the hooks of `run`, the action that waits for an answer, and gives the machine the
+  /// answer. Returns false if no `run` waits.
   bool answer();
   /// Answers the first `n` hooks of the run with the attention word.
   void cut(std::uint32_t n);

@@ -255,14 +255,15 @@ TEST_CASE("the generation closes in any hook of a split batch: the batch begins 
   CHECK(d.end == whole.end);
 }
 
-TEST_CASE("a batch is split in time and gradients are accumulated: refused by name", "[fit]") {
+TEST_CASE("a batch is split in time and gradients are accumulated: the error names the option",
+          "[fit]") {
   auto plan = split_plan();
   plan.accumulate = 2;
   CHECK_THROWS_WITH(run_through(plan, split_facts()),
                     Catch::Contains("accumulate_grad_batches must be 1, not 2"));
 }
 
-TEST_CASE("a split that brings no number of parts is a broken invariant", "[fit]") {
+TEST_CASE("tbptt_split_batch returns 0 parts: the machine throws an internal_error", "[fit]") {
   const auto nothing = [](const hook& h, hook_outcome& out) {
     if (h.is<hooks::tbptt_split_batch>()) out.splits = 0;
   };

@@ -270,7 +270,8 @@ TEST_CASE("a run cut by attention continues with its remaining hooks", "[fit]") 
   }
 }
 
-TEST_CASE("skip_epoch ends the epoch at once and drops its open window", "[fit]") {
+TEST_CASE("skip_epoch ends the epoch at once and drops its unfinished accumulation window",
+          "[fit]") {
   for (auto one : shapes())
     for (const bool fine : {false, true})
       for (std::int64_t skipped = 0; skipped < one.known.train; ++skipped) {

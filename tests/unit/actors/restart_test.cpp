@@ -161,7 +161,7 @@ TEST_CASE("a wrong configuration never restarts a job", "[supervisor]") {
 }
 
 TEST_CASE(
-    "a checkpoint that cannot be loaded restarts a job once, and only one that fell back to it",
+    "a checkpoint cannot be loaded: a job that fell back to it restarts once, another job ends",
     "[supervisor]") {
   const auto fails_to_load = [](supervised& s) {
     auto what = make_failure(failure_kind::exception, "no such checkpoint");
@@ -295,7 +295,7 @@ TEST_CASE("a stop that was agreed before a restart is agreed again, by the votes
   CHECK(stops.front().at.step.value() == 1);
 }
 
-TEST_CASE("failures that follow the first are in its order, not in that of their reports",
+TEST_CASE("failures that follow the first: the order of their reports changes nothing",
           "[supervisor]") {
   const bool early = GENERATE(false, true);
   supervised s{3, 0};

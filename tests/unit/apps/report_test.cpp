@@ -104,7 +104,8 @@ TEST_CASE("a run's name and an exception's text never become markup", "[report]"
   CHECK(one["result"]["failure"]["what"] == what);
 }
 
-TEST_CASE("report draws what is there of a half-written run, and names what is not", "[report]") {
+TEST_CASE("report draws the readable parts of a half-written run, and names the others",
+          "[report]") {
   const finished_run run;
   const auto events = read_text(run.file("events.jsonl"));
   const auto metrics = read_text(run.file("metrics.csv"));

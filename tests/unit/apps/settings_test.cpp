@@ -450,7 +450,7 @@ TEST_CASE("the JSON schema has each setting with its type and bounds", "[setting
   CHECK(document["additionalProperties"] == false);
 }
 
-TEST_CASE("the JSON schema accepts what a file may have besides keys and values of their own type",
+TEST_CASE("the JSON schema accepts the short forms and former names that a file may have",
           "[settings]") {
   const auto all = nlohmann::json::parse(json_schema(table()))["properties"];
   // `model = "cnn"` is `model.name`, and `[model]` a table.

@@ -357,7 +357,7 @@ TEST_CASE("a loader can be destroyed while a batch is being copied") {
   stages.each.reset();
 }
 
-TEST_CASE("impossible stages of a loader are refused") {
+TEST_CASE("a loader refuses impossible prefetch options") {
   const echo data{10};
   const auto refused = [&](const data_loading& how) {
     CHECK_THROWS_AS(loader_options_of(how, stage::train, data, 1, 2), user_error);

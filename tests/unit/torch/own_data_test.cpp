@@ -230,7 +230,7 @@ TEST_CASE("a stream gives each rank its samples in order, in every epoch", "[own
              Contains("ended after 4 of 9 samples"));
 }
 
-TEST_CASE("a dataset of torch::data becomes one of ours", "[own_data]") {
+TEST_CASE("torch_dataset makes a Troupe dataset of a dataset of torch::data", "[own_data]") {
   struct pairs : torch::data::datasets::Dataset<pairs> {
     torch::data::Example<> get(std::size_t i) override {
       return {at::full({2}, static_cast<double>(i)), at::full({}, static_cast<double>(i))};

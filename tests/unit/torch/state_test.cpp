@@ -96,7 +96,7 @@ TEST_CASE("a module's state has the order of state_dict and can be loaded back")
   CHECK(to.scale.requires_grad());
 }
 
-TEST_CASE("weights that do not fit are refused by name and nothing is written") {
+TEST_CASE("weights that do not fit: the error names them and nothing is written") {
   sample to{2};
   const auto before = state_of(to);
   auto state = state_of(sample{1});

@@ -147,7 +147,7 @@ TEST_CASE("a buffer describes contiguous memory only") {
   CHECK_THROWS_AS(buffer_of(none), std::invalid_argument);
 }
 
-TEST_CASE("a blob whose shape contradicts its bytes is refused by name") {
+TEST_CASE("a blob whose shape contradicts its bytes: the error names the tensor") {
   auto blob = blob_of("net.1.weight", at::zeros({2, 3}));
   CHECK(blob.dtype == "F32");
   CHECK(blob.shape == std::vector<std::int64_t>{2, 3});

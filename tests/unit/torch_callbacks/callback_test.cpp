@@ -1,5 +1,5 @@
-// Goal: every hook is called on callbacks in Lightning's order, in each rank's lane, and they can
-// do there what a module can.
+// Goal: every hook is called on callbacks in Lightning's order, in each rank's lane. A callback's
+// hook can log, ask for a stop and use collectives, as a module's hook can.
 #include <mutex>
 
 #include "tests/unit/torch_callbacks/listeners.hpp"
@@ -78,7 +78,7 @@ TEST_CASE("a hook of a fit is called on callbacks, then the module, then the str
   CHECK(*said == expected);
 }
 
-TEST_CASE("an evaluation calls callbacks and the strategy beside the module") {
+TEST_CASE("an evaluation calls callbacks before the module and the strategy after it") {
   const auto purpose = GENERATE(stage::validate, stage::test, stage::predict);
   const auto said = std::make_shared<texts>();
   run_good_job(noting_job(said, std::make_shared<table_data>(4, 4, 2), purpose));

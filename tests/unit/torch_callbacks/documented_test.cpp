@@ -74,7 +74,7 @@ TEST_CASE("callbacks of a trainer's job log beside the module") {
   CHECK(outcome.last.at("lr-SGD") == 0.05);
 }
 
-TEST_CASE("callbacks of a session's job change what it ends with") {
+TEST_CASE("callbacks of a session's job change its final weights") {
   const data_ptr data = std::make_shared<table_data>(512);
   session own{boost::asio::system_executor{}};
   const auto averaged = own.run(averaged_job(data));

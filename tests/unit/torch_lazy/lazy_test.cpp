@@ -149,7 +149,7 @@ TEST_CASE("lazy: a read by the host runs all collected operators in one graph", 
   CHECK(after.marks == before.marks + 2);
 }
 
-TEST_CASE("lazy: a module that is created there has the numbers of the host", "[lazy]") {
+TEST_CASE("lazy: a module created on the device has the initial weights of the host", "[lazy]") {
   const auto made = [](bool there) {
     const auto kind = lazy_devices();
     rank_random draws{5};
@@ -206,7 +206,7 @@ TEST_CASE("lazy: true precisions are those of the CPU, and mixed ones are refuse
                     Catch::Contains("use precision 32-true"));
 }
 
-TEST_CASE("lazy: a number that meets a single element takes its type", "[lazy]") {
+TEST_CASE("lazy: a number and a tensor of one element give the tensor's type", "[lazy]") {
   const auto kind = lazy_devices();
   const auto here = kind->make_current(lazy_device());
   const auto x = at::full({}, 3.0, at::kFloat).to(lazy_device());

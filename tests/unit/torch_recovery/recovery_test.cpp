@@ -187,7 +187,8 @@ TEST_CASE("a rank moves after any step: the job ends with the same bits", "[reco
       }
 }
 
-TEST_CASE("a rank is lost in any collective: every survivor holds a point", "[recovery]") {
+TEST_CASE("a rank is lost in any collective: each survivor keeps a point to resume from",
+          "[recovery]") {
   const auto recipe = recipe_of_restless();
   const auto options = options_of(GENERATE(1, 2), 3);
   const auto undisturbed = run_recovering(recipe, options);

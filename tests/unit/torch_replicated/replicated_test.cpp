@@ -365,7 +365,7 @@ TEST_CASE("copies that call an exchange differently often or in another order ge
   CHECK(text.find("wait for each other") != std::string::npos);
 }
 
-TEST_CASE("a replication of a program's own gets the callbacks, once") {
+TEST_CASE("a program's own replication gets the replication callbacks, each once") {
   const auto book = std::make_shared<journal>();
   const auto net = std::make_shared<pair_net>(book);
   const auto attached = with_replication_callbacks(

@@ -182,7 +182,7 @@ struct breaks_on_rank_1 : regression {
 
 }  // namespace
 
-TEST_CASE("a sparse gradient is refused by name after backward") {
+TEST_CASE("a sparse gradient fails the rank after backward: the error names the parameter") {
   const auto data = std::make_shared<table_data>(16);
   const auto ends = run_job({.recipe = recipe_for<sparse_layer>(data), .options = quick(2, 4, 3)});
   for (const auto& end : ends)

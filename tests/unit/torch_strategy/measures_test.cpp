@@ -79,7 +79,8 @@ std::map<std::string, double> numbers_in(const value& result) {
 
 }  // namespace
 
-TEST_CASE("measures in validation hooks: any ranks log what one rank logs", "[measures]") {
+TEST_CASE("measures in validation hooks: any number of ranks logs one rank's values",
+          "[measures]") {
   const auto data = std::make_shared<table_data>(8, 4, 13);
   const auto logged = [&](std::int32_t ranks, std::int64_t batch_size) {
     test_job job;

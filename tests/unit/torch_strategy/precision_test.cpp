@@ -129,7 +129,7 @@ TEST_CASE("an infinite gradient on one rank: all ranks skip the step and lower t
   CHECK(rate_in(skipped) == 0.05 * 0.125);
 }
 
-TEST_CASE("a rank without a hook's sum skips with the others") {
+TEST_CASE("with the noop hook one rank has an infinite gradient: all ranks skip the step") {
   auto options = in(precision_kind::f16_mixed, 3);
   options.gradients.comm_hook = "noop";
   const auto skipped = end_of(options, spoiled::when::before_sum, 2);

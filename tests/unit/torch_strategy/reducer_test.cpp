@@ -221,7 +221,7 @@ void one_step(reducer& gradients, const at::Tensor& loss) {
 
 }  // namespace
 
-TEST_CASE("a smaller generation uses nothing of one that failed in the middle of backward") {
+TEST_CASE("backward fails: a smaller generation uses no gradient of the failed generation") {
   const auto lost = GENERATE(0, 2);
   const auto steps_before = GENERATE(0, 2);  // 0: in the first step, before the buckets are rebuilt
   const bool stays = GENERATE(false, true);

@@ -162,7 +162,7 @@ TEST_CASE("a checkpoint without a cursor can be resumed only with its own ranks 
   CHECK_THAT(refusal(other, old, data), Catch::Contains("of an earlier version"));
 }
 
-TEST_CASE("resume with another seed or data set or model or optimizer is refused by name") {
+TEST_CASE("resume with another seed or data set or model or optimizer: the error names it") {
   struct named_data : table_data {
     named_data(std::int64_t samples, std::string called)
         : table_data(samples), called_(std::move(called)) {}

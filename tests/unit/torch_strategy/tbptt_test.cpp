@@ -130,7 +130,7 @@ TEST_CASE("training in parts of time: the weights are those of a plain loop over
     CHECK(distance(weights_of(ends[0].snapshot), looped(options, *data, time_steps)) > 1e-3);
 }
 
-TEST_CASE("a module's own truncated_bptt_steps comes before the option's") {
+TEST_CASE("a module's own truncated_bptt_steps overrides the option") {
   const auto data = std::make_shared<sequences>(8);
   const auto options = split_options(2, 4, 7);
   const auto weights = trained<recurrent>(options, data, std::int64_t{4});
@@ -229,7 +229,7 @@ TEST_CASE("a fit in parts of time that is resumed within an epoch ends in the sa
   CHECK(rest[0].loop == whole[0].loop);
 }
 
-TEST_CASE("truncated back-propagation: mistakes are refused by name") {
+TEST_CASE("truncated back-propagation: the error names the user's mistake") {
   struct forgets : recurrent {
     step_output training_step(const batch& b, std::int64_t) override {
       return pass(b[0], b[1], {}).first;
@@ -314,7 +314,7 @@ TEST_CASE("split_in_time: a map keeps its keys, a single tensor stays one") {
   CHECK(same(split_in_time(column(2, 4), 3)[1], torch::tensor({{3}, {7}})));
 }
 
-TEST_CASE("split_in_time: what has no time, or different times, is refused") {
+TEST_CASE("split_in_time: values without time, or with different lengths, are refused") {
   CHECK(split_refusal(boxed(torch::ones({3}))) ==
         "tbptt_split_batch: a tensor of 1 dimensions has no time in dimension 1: give it one, or "
         "override tbptt_split_batch");

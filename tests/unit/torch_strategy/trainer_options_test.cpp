@@ -89,7 +89,7 @@ TEST_CASE("max_time ends a fit after one more step, and waits for min_steps") {
   }
 }
 
-TEST_CASE("a timer of the recipe and max_time have states of their own") {
+TEST_CASE("a checkpoint has one state for the option max_time and one for a timer callback") {
   const auto data = std::make_shared<table_data>(20);
   auto options = quick(1, 3, 3);
   options.max_time = 1h;
@@ -189,7 +189,7 @@ TEST_CASE("the switches of a process hold during a job and are restored after it
   check({true, true, false, false});
 }
 
-TEST_CASE("of two jobs in a process the stricter wish counts, until its job ends") {
+TEST_CASE("two jobs in a process: the stricter option applies, until its job ends") {
   trainer_options warns;
   warns.deterministic = deterministic_kind::warn;
   warns.benchmark = true;
@@ -325,7 +325,7 @@ TEST_CASE("a module is made from a checkpoint with the hyper-parameters of the f
                     Catch::Contains("first.weight"));
 }
 
-TEST_CASE("hyper-parameters of another type are refused by name") {
+TEST_CASE("hyper-parameters of another type are refused: the error names them") {
   auto named = hyper_parameters_of(unusual());
   CHECK(hyper_parameters_from<sizes>(named) == unusual());
   CHECK(hyper_parameters_from<sizes>({}) == sizes{});  // a checkpoint without any

@@ -397,7 +397,7 @@ TEST_CASE("a module asks for a checkpoint: a fit that resumes from it ends in th
   CHECK(rest[0].loop == whole[0].loop);
 }
 
-TEST_CASE("a module asks for a checkpoint where there is none: refused by name") {
+TEST_CASE("a module asks for a checkpoint where none can be made: the error says why") {
   CHECK_THAT(saving_refusal("setup", {}), Catch::Contains("there is no fit in progress"));
   CHECK_THAT(saving_refusal("training_step", {}), Catch::Contains("a step is in progress"));
   CHECK_THAT(saving_refusal("on_train_batch_end", {}, 2), Catch::Contains("a step is in progress"));

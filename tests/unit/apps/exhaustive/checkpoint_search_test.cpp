@@ -1,6 +1,6 @@
-// Goal: checkpoints keep their properties in every order of offers, commits, generations and
-// answers, with a failing operation or a crash at every point. Method: the search itself; the ctest
-// mutants_search shows that it finds bugs.
+// Goal: checkpoints keep their properties whatever the order of offered snapshots, committed steps,
+// generations and storage answers, with a failing operation or a crash at every point. Method: an
+// exhaustive search. The ctest mutants_search shows that the search finds bugs.
 #include "apps/testing/exhaustive/checkpoint_search.hpp"
 
 #include "troupe/failure.hpp"
@@ -41,7 +41,7 @@ TEST_CASE("a new generation repeats uncommitted steps: all properties hold",
   CHECK(all_of(two_steps(0, 2)).states > 500);
 }
 
-TEST_CASE("checkpoints of an abandoned branch are kept until the new branch has one",
+TEST_CASE("a resumed run removes later checkpoints only after it has written one",
           "[exhaust][checkpoint]") {
   auto what = two_steps(0, 1);
   what.past = 2;

@@ -127,7 +127,7 @@ TEST_CASE("the search finds the same final states with and without reduction", "
   }
 }
 
-TEST_CASE("pairs of kinds, each once, and each kind alone are all runs with two faults",
+TEST_CASE("searches of single kinds and of pairs of kinds cover all runs with two faults",
           "[exhaust]") {
   const std::vector kinds{small_fault::throws, small_fault::stops, small_fault::loses};
   const auto ends = [](std::vector<small_fault> of, std::uint32_t budget, bool once) {

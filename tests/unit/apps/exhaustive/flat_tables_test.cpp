@@ -62,7 +62,7 @@ TEST_CASE("permutations of ranks: products and inverses", "[exhaust]") {
   CHECK(rank_permutations(3, 3).size() == 1);
 }
 
-TEST_CASE("a second image of a part shows that ranks are not equal", "[exhaust]") {
+TEST_CASE("a second image of a part by the same permutation throws not_symmetric", "[exhaust]") {
   image_table images(2);
   CHECK_FALSE(images.has(7, 1));
   CHECK(images.link(7, 1, 8));

@@ -156,7 +156,8 @@ TEST_CASE("kubeflow has one rank on each host and needs the address", "[cluster]
   CHECK_FALSE(detect_environment(facts(set)).which);
 }
 
-TEST_CASE("variables that are missing or contradict each other are refused by name", "[cluster]") {
+TEST_CASE("variables that are missing or contradict each other are refused with the reason",
+          "[cluster]") {
   using Catch::Matchers::Contains;
   CHECK_THAT(refusal(without(torchrun, "LOCAL_RANK")), Contains("LOCAL_RANK is not set"));
   CHECK_THAT(refusal(with(torchrun, "RANK", "8")), Contains("rank 8 of 8"));

@@ -96,7 +96,7 @@ TEST_CASE("without a GPU the backend says what is missing") {
   CHECK(none.unusable() == "there is no GPU in this machine");
 }
 
-TEST_CASE("memory of the host is carried by nccl's communicator for the host") {
+TEST_CASE("host memory is reduced by the host communicator of nccl") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
   company ranks{backend, 2};
   ranks.run([](communicator& c) {
@@ -259,7 +259,7 @@ TEST_CASE("a refused call is not submitted and the group stays usable") {
   CHECK_FALSE(c->aborted());
 }
 
-TEST_CASE("ranks that disagree get the calls of both ranks and no kernel starts") {
+TEST_CASE("ranks make different calls: the error shows both calls and no kernel starts") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
   company ranks{backend, 2};
   const auto thrown = ranks.attempt([](communicator& c) {

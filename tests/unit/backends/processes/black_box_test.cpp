@@ -41,7 +41,7 @@ TEST_CASE("the last entered hook of each rank is read through another mapping of
                                                 {far, "backward", 2, 8}});
 }
 
-TEST_CASE("the thread that shows its life ends: the other mapping sees it, once") {
+TEST_CASE("the thread that called show_life ends: the other mapping sees it, once") {
   auto reader = black_box::create();
   auto writer = std::make_unique<black_box>(other_mapping(reader));
   CHECK_FALSE(reader.life_ended());
@@ -60,7 +60,7 @@ TEST_CASE("the thread that shows its life ends: the other mapping sees it, once"
   CHECK_FALSE(reader.life_ended());
 }
 
-TEST_CASE("the object whose thread shows its life is destroyed: no end is seen") {
+TEST_CASE("a black_box is destroyed after show_life: the other mapping sees no end") {
   auto reader = black_box::create();
   {
     auto writer = other_mapping(reader);
@@ -70,7 +70,7 @@ TEST_CASE("the object whose thread shows its life is destroyed: no end is seen")
   CHECK_FALSE(reader.life_ended());
 }
 
-TEST_CASE("more ranks than slots: the first ones keep theirs") {
+TEST_CASE("more ranks than slots: the first ranks keep their slots") {
   const auto reader = black_box::create();
   auto writer = other_mapping(reader);
   const auto most = static_cast<std::int32_t>(black_box::ranks_max);
@@ -93,7 +93,7 @@ TEST_CASE("two lanes of a process enter hooks at once: each has its own last one
                                                 {65, "backward", undefined, 20'000}});
 }
 
-TEST_CASE("a descriptor that is no such page is refused") {
+TEST_CASE("a descriptor that is not a page of a black_box is refused") {
   std::array<int, 2> ends{};
   REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
   CHECK_THROWS_AS(black_box::adopt(ends[0]), internal_error);

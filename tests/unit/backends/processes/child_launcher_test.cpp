@@ -186,7 +186,8 @@ TEST_CASE("a rank's process is started fifty times while the last one dies", "[l
   }
 }
 
-TEST_CASE("a process replaces one of its rank that still lives, and both are there", "[launcher]") {
+TEST_CASE("a process is started for a rank whose old process lives: both exist at once",
+          "[launcher]") {
   const auto launcher = child_launcher();
   auto old = std::make_unique<life>(*launcher, 2);
   const auto first = old->report();

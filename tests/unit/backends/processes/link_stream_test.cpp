@@ -228,7 +228,7 @@ TEST_CASE("a peer that answers heartbeats keeps the link, and a silent one loses
   CHECK(one.beats() <= before + heartbeats_until_lost);
 }
 
-TEST_CASE("silence does not count: the end sends heartbeats, and a silent peer keeps the link") {
+TEST_CASE("silence_counts is false: the end sends heartbeats, and a silent peer keeps the link") {
   beating_end one{{.silence_counts = false}, patience};
   one.run(10 * heartbeats_until_lost, false);
   CHECK(one.lost.empty());

@@ -305,8 +305,7 @@ TEST_CASE("a thousand generations of two processes leak nothing") {
   CHECK(file_bytes(rendezvous) == empty);
 }
 
-TEST_CASE(
-    "a process is killed with memory of a generation that it has left: the file gets it back") {
+TEST_CASE("a process is killed with memory of a generation that it left: the file releases it") {
   const auto rendezvous = small_meeting();
   const auto empty = file_bytes(rendezvous);
   std::array<int, 2> left{};
@@ -382,7 +381,7 @@ TEST_CASE("a file size limit gives an error that names the limit instead of a si
   CHECK(limited.end(0) == 0);
 }
 
-TEST_CASE("when memory runs out ranks continue with what they have and errors say what failed") {
+TEST_CASE("no more shared memory: ranks still reduce and the error names the subgroup's state") {
   const auto rendezvous = small_meeting();
   rank_processes ranks{
       3, [&](std::int32_t rank) {

@@ -69,7 +69,7 @@ TEST_CASE("a handshake is decoded unchanged") {
   }));
 }
 
-TEST_CASE("of a hello of another version only the version is read") {
+TEST_CASE("a hello of another version: only its version is decoded") {
   hello sent{.job = job_id{7}, .world = 3};
   sent.version = wire_version + 1;
   CHECK(decode_hello(encode(sent)) == hello{.version = wire_version + 1});

@@ -131,7 +131,7 @@ TEST_CASE("the file is whole JSON before the trace is finished", "[trace]") {
   CHECK(t.slices(0).size() == 1000);
 }
 
-TEST_CASE("a trace that reaches its size takes no more hooks, but events", "[trace]") {
+TEST_CASE("a trace that reaches its size limit drops hooks and still takes events", "[trace]") {
   traced t{5000};
   for (int i = 0; i < 3000; ++i) t.enter<hooks::backward>(0, i);
   t.trace.add({.event = lifecycle_kind::checkpoint_written, .step = 9});
@@ -161,7 +161,7 @@ TEST_CASE("a disk without room ends the trace and leaves whole JSON", "[trace]")
   CHECK(t.events().empty());
 }
 
-TEST_CASE("a trace into what is no regular file is a user_error", "[trace]") {
+TEST_CASE("a trace path that is not a regular file is a user_error", "[trace]") {
   const temporary_folder folder;
   const auto clock = [] { return std::chrono::nanoseconds{0}; };
   for (const auto& path : {folder.path().string(), std::string{"/dev/null"},

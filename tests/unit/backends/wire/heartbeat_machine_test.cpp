@@ -48,7 +48,8 @@ TEST_CASE("a peer that has not spoken yet is not lost", "[link]") {
   CHECK(beats(end, 100) == std::vector<action>(100, action::send_beat));
 }
 
-TEST_CASE("both ends beat: neither is lost, however long nothing else is sent", "[link]") {
+TEST_CASE("both ends send heartbeats: neither is lost, however long nothing else is sent",
+          "[link]") {
   heartbeat_machine ends[2];
   for (int i = 0; i < 1000; ++i)
     for (const auto side : {0, 1})
