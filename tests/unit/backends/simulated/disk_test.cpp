@@ -39,7 +39,7 @@ std::string text_of(const simulated_disk::entry& e) {
 }
 
 // All entries as text, such as "a=1 b/ b/l->a".
-std::string seen(const simulated_disk& disk) {
+std::string shown(const simulated_disk& disk) {
   std::string all;
   for (const auto& e : disk.entries()) {
     if (e.path.empty()) continue;
@@ -51,7 +51,7 @@ std::string seen(const simulated_disk& disk) {
   return all;
 }
 
-std::string seen(const std::filesystem::path& root) {
+std::string shown(const std::filesystem::path& root) {
   namespace fs = std::filesystem;
   std::map<fs::path, std::string> sorted;
   for (const auto& e : fs::recursive_directory_iterator{root}) {
@@ -72,7 +72,7 @@ std::set<std::string> seen_after_losses(const simulated_disk& disk) {
   REQUIRE(disk.pending() < 12);
   std::set<std::string> all;
   for (std::uint64_t kept = 0; kept < std::uint64_t{1} << disk.pending(); ++kept)
-    all.insert(seen(disk.after_power_loss(kept)));
+    all.insert(shown(disk.after_power_loss(kept)));
   return all;
 }
 
@@ -107,7 +107,8 @@ TEST_CASE("the simulated disk answers and stores like a real one", "[disk]") {
     const temporary_folder real;
     for (int i = 0; i < 25; ++i) {
       const auto op = any_op(draw);
-      INFO("seed " << seed << ", operation " << i << ", kind " << op.index() << ": " << seen(disk));
+      INFO("seed " << seed << ", operation " << i << ", kind " << op.index() << ": "
+                   << shown(disk));
       const auto simulated = disk.perform(op);
       const auto actual = perform(real.path(), op);
       INFO(simulated.text << " | " << actual.text);
@@ -115,7 +116,7 @@ TEST_CASE("the simulated disk answers and stores like a real one", "[disk]") {
       REQUIRE(simulated.names == actual.names);
       REQUIRE((simulated.bytes != nullptr) == (actual.bytes != nullptr));
       if (actual.bytes) REQUIRE(*simulated.bytes == *actual.bytes);
-      REQUIRE(seen(disk) == seen(real.path()));
+      REQUIRE(shown(disk) == shown(real.path()));
     }
     // Nothing synced is lost, and a synced disk has nothing to lose.
     for (const auto& e : disk.entries())
@@ -134,7 +135,7 @@ TEST_CASE("simulated_disk is a regular value with a digest", "[disk]") {
   must(one, writing("a", "2"));
   CHECK_FALSE(one == other);
   CHECK(one.digest() != other.digest());
-  CHECK(seen(former) == "a=1");
+  CHECK(shown(former) == "a=1");
   must(other, writing("a", "2"));
   CHECK(one == other);
   CHECK(one.digest() == other.digest());
@@ -200,11 +201,11 @@ TEST_CASE("program killed within a write: the former content stays", "[disk]") {
   for (std::size_t calls = 0; calls < expected.size(); ++calls) {
     auto disk = before;
     CHECK(disk.perform_part(op, calls) == (calls + 1 == expected.size()));
-    CHECK(seen(disk) == expected[calls]);
+    CHECK(shown(disk) == expected[calls]);
     for (const auto& one : seen_after_losses(disk))
       CHECK_THAT(one, Contains("a=1") || Contains("a=22"));
     must(disk, op);  // leftovers do not disturb the next operation
-    CHECK(seen(disk) == "a=22");
+    CHECK(shown(disk) == "a=22");
   }
 }
 
@@ -214,7 +215,7 @@ TEST_CASE("each page that was not synced can be lost", "[disk]") {
   REQUIRE_FALSE(disk.perform(writing("a", first + "yy"), {kind::lost_sync}).error);
   must(disk, ops::sync_folder{"."});
   REQUIRE(disk.pending() == 2);
-  CHECK(seen(disk) == "a=" + first + "yy");
+  CHECK(shown(disk) == "a=" + first + "yy");
   CHECK(seen_after_losses(disk) == std::set<std::string>{"a=", "a=" + first + "yy",
                                                          "a=" + first + std::string(2, '\0'),
                                                          "a=" + std::string(4096, '\0') + "yy"});
@@ -230,12 +231,12 @@ TEST_CASE("each fault has its documented effect only", "[disk]") {
     if (refused) CHECK_THAT(result.text, Contains("a"));
     return disk;
   };
-  CHECK(seen(after(writing("a", "2"), kind::error, true)) == "a=1");
-  CHECK(seen(after(writing("a", "2"), kind::full, true)) == "a=1");
-  CHECK(seen(after(ops::remove{"a"}, kind::full, false)).empty());
-  CHECK(seen(after(writing("a", "2"), kind::failed_sync, true)) == "a=1");
-  CHECK(seen(after(writing("a", "2222"), kind::torn, false)) == "a=2" + std::string(3, '\0'));
-  CHECK(seen(after(writing("a", "22"), kind::bit_flip, false)) == "a=20");
+  CHECK(shown(after(writing("a", "2"), kind::error, true)) == "a=1");
+  CHECK(shown(after(writing("a", "2"), kind::full, true)) == "a=1");
+  CHECK(shown(after(ops::remove{"a"}, kind::full, false)).empty());
+  CHECK(shown(after(writing("a", "2"), kind::failed_sync, true)) == "a=1");
+  CHECK(shown(after(writing("a", "2222"), kind::torn, false)) == "a=2" + std::string(3, '\0'));
+  CHECK(shown(after(writing("a", "22"), kind::bit_flip, false)) == "a=20");
   const auto renamed = [&](kind what, bool refused) {
     auto disk = before;
     must(disk, ops::rename{"a", "b"});
