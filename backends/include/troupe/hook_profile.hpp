@@ -17,8 +17,9 @@ namespace troupe {
 /// Times of hooks, by name. A regular value.
 class hook_profile {
 public:
+  /// The calls of one hook.
   struct entry {
-    std::int64_t calls = 0;
+    std::int64_t calls = 0;  ///< how many
     /// In the rank's lane, without the hooks inside of it: those of an optimizer_step's closure.
     std::chrono::nanoseconds took{0};
     std::chrono::nanoseconds waited{0};  ///< of these: in collectives of training
@@ -27,6 +28,7 @@ public:
 
   /// Counts one call.
   void add(std::string_view hook, std::chrono::nanoseconds took, std::chrono::nanoseconds waited);
+  /// By the name of the hook.
   const std::map<std::string, entry, std::less<>>& entries() const { return entries_; }
 
   /// For job_outcome::queue, and back; an entry that is none of a profile is left out.
