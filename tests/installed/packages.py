@@ -24,17 +24,17 @@ NAMES = {"libtroupe", "libtroupe-dev", "troupe"}
 ROOT = """
 set -e
 mount -t tmpfs -o size=2g tmpfs "$1"
-mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" overlay "$1/root"
-mkdir -p "$1/root/packages" "$1/root/torch"
-mount --bind "$2" "$1/root/packages"
-mount --bind "$3" "$1/root/torch"
-mount -o remount,bind,ro "$1/root/torch"
-for hidden in "$4" "$5"; do [ ! -d "$1/root$hidden" ] || mount -t tmpfs tmpfs "$1/root$hidden"; done
-mount -t proc proc "$1/root/proc"
-mount --rbind /dev "$1/root/dev"
-rm -rf "$1/root/usr/local/lib/troupe"
-exec chroot "$1/root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C bash -euo pipefail -c "$6"
+mkdir "$1/upper" "$1/work" "$1/system"
+mount -t overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" overlay "$1/system"
+mkdir -p "$1/system/packages" "$1/system/torch"
+mount --bind "$2" "$1/system/packages"
+mount --bind "$3" "$1/system/torch"
+mount -o remount,bind,ro "$1/system/torch"
+for hidden in "$4" "$5"; do [ ! -d "$1/system$hidden" ] || mount -t tmpfs tmpfs "$1/system$hidden"; done
+mount -t proc proc "$1/system/proc"
+mount --rbind /dev "$1/system/dev"
+rm -rf "$1/system/usr/local/lib/troupe"
+exec chroot "$1/system" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C bash -euo pipefail -c "$6"
 """
 
 STORY = r"""
@@ -92,7 +92,7 @@ def main():
         print("SKIPPED: installing packages needs dpkg, and the right to make a mount namespace with unshare")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as folder:
-        made, root = os.path.join(folder, "made"), os.path.join(folder, "root")
+        made, root = os.path.join(folder, "made"), os.path.join(folder, "system")
         os.mkdir(root)
         run("cpack", "--config", os.path.join(build, "CPackConfig.cmake"), "-B", made)
         shutil.rmtree(os.path.join(made, "_CPack_Packages"))

@@ -48,8 +48,8 @@ void register_lazy_fallback() {
                         .try_emplace(space, torch::Library::IMPL, space, c10::DispatchKey::Lazy,
                                      __FILE__, __LINE__)
                         .first->second;
-    const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-    library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+    library.impl(c10::toString(name).c_str(),
+                 torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
   }
 }
 

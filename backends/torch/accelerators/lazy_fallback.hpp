@@ -7,6 +7,7 @@ namespace troupe {
 
 /// Registers a fallback that any number of threads may use, for all operators that LibTorch's
 /// TorchScript backend would run by its own. Once per process, after the backend has started.
+/// Operators that a library adds later keep LibTorch's fallback.
 void register_lazy_fallback();
 
 }  // namespace troupe

@@ -276,8 +276,7 @@ TORCH_LIBRARY_IMPL(aten, DeferredInit, m) {
     if (!op || name.getNamespace() != "aten" || !has_argument(op->schema(), "generator") ||
         has_argument(op->schema(), "device"))
       continue;
-    const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-    m.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&draw_on_host>());
+    m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&draw_on_host>());
   }
 }
 
