@@ -223,6 +223,7 @@ void torch_learner::take_everything(snapshot& from) {
     step_book_.restore(book_from(kept.at("steps")), numbers);
     epoch_book_.restore(book_from(kept.at("epochs")), numbers);
     steps_reported_ = kept.value("steps_reported", true);
+    stepped_ = true;  // the next step discards the values of the last one
   }
   non_finite_steps_ = state.value("non_finite_steps", std::int64_t{0});
   logged_ = from.loop.last;
