@@ -35,7 +35,7 @@ def story_a_job_that_restarts_goes_by_the_clock_too(folder):
     run, plain = os.path.join(folder, "run"), os.path.join(folder, "plain")
     check_code(fit(plain), 0)
     check_code(fit(run, "--set", "checkpoint.every_n_minutes=0.000001", "--val-check-time", "10:00:00:00",
-                   "--keep-last", 100, "--max-restarts", 1, "--fault", "raise@rank=1,hook=backward,step=5"), 0)
+                   "--keep-last", 100, "--max-restarts", 1, "--fault", "throw@rank=1,hook=backward,step=5"), 0)
     check(len(steps_saved(run)) > 2, "some between the epochs")
     check_equal(len(result_of(run)["generations"]), 2)
     check_equal(result_of(run)["weights_digest"], result_of(plain)["weights_digest"])

@@ -84,10 +84,9 @@ def story_a_fit_that_fails_saves_its_last_step_and_resumes_to_the_same_weights(f
     last = 9
     for rank, hook in ((1, "training_step"), (0, "backward"), (0, "on_train_batch_end"), (1, "optimizer_step")):
         run = os.path.join(folder, f"{hook}-{rank}")
-        fault = f"raise@rank={rank},hook={hook},step={last}"
+        fault = f"throw@rank={rank},hook={hook},step={last}"
         check_code(fit(run, *RICH, "--checkpoint-on-exception", "--fault", fault), 1)
         check_equal(checkpoints_of(run)[-1], f"step-{last:08}")
-        check_in(f"step-{last:08}", result_of(run)["last_checkpoint"])
         check_code(fit(run, *RICH, "--resume", "latest"), 0)
         check_same_end(run, whole)
 
