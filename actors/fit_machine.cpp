@@ -114,9 +114,7 @@ void fit_machine::ran(std::uint32_t handled, const hook_outcome& outcome, action
   handled_ += handled;
   in_flight_ = 0;
   learn(outcome, out);
-  if (outcome.stop && ending_ == stop_reason::none) ending_ = stop_reason::hook;
-  save_due_ |= outcome.save_due;
-  validation_due_ |= outcome.validation_due;
+  take_wishes(outcome);
   if (outcome.word == run_verdict::skip_epoch)
     enter(phase::epoch_end);
   else if (handled_ == length_)
@@ -131,10 +129,18 @@ void fit_machine::settle(std::uint32_t handled, const hook_outcome& outcome, act
   in_flight_ = 0;
   if (!whole && !applied) return;
   learn(outcome, out);
+  take_wishes(outcome);
   if (applied)
     span_done(out);
   else if (handled_ == length_)
     leave_phase(out);
+}
+
+// The same on all ranks.
+void fit_machine::take_wishes(const hook_outcome& outcome) {
+  if (outcome.stop && ending_ == stop_reason::none) ending_ = stop_reason::hook;
+  save_due_ |= outcome.save_due;
+  validation_due_ |= outcome.validation_due;
 }
 
 void fit_machine::vote_on_stop(actions& out) {

@@ -32,6 +32,8 @@ public:
   void rewind() { wait_at(resume_point{point_}); }
   /// After `set_up`: the learner has received the state of `where`. Waits there for `resume`.
   void adopt(const resume_point& where);
+  /// The last point, if a job that fails has to save it (checkpoint_policy::on_exception).
+  std::optional<loop_state> unsaved() const;
   /// The last point passed; number 0: none, or the plan keeps none.
   const resume_point& point() const { return point_; }
 
@@ -69,6 +71,7 @@ private:
   void agree_on_stop(const stop_at& event, actions& out);
   void check(std::uint32_t handled, run_verdict word) const;
   void learn(const hook_outcome& outcome, actions& out);
+  void take_wishes(const hook_outcome& outcome);
   void emit(actions& out);
 
   // Where to go on. Each ends in a phase with hooks to run, or in holding.

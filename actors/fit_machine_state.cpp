@@ -49,6 +49,8 @@ void fit_machine::pass_point(resume_point::next then) {
   p.loop = loop_;
   p.last_saved = last_saved_;
   p.ending = static_cast<std::uint8_t>(ending_);
+  p.save_due = save_due_;
+  p.validation_due = validation_due_;
 }
 
 // Whether the segment in progress ends where pass_point is called.
@@ -79,7 +81,8 @@ void fit_machine::wait_at(const resume_point& where) {
   trained_ = where.trained;
   last_saved_ = where.last_saved;
   last_snapshot_ = undefined;
-  save_due_ = validation_due_ = false;
+  save_due_ = where.save_due;
+  validation_due_ = where.validation_due;
   ending_ = static_cast<stop_reason>(where.ending);
   why_ = stop_reason::none;
   hold_.reset();
@@ -160,7 +163,8 @@ std::int64_t fit_machine::batches() const {
 std::int64_t fit_machine::train_batches() const { return batches_of(stage::train); }
 
 std::int64_t fit_machine::window_end() const {
-  return std::min((loop_.batch / plan_->accumulate + 1) * plan_->accumulate, train_batches());
+  const auto each = plan_->accumulate_in(loop_.epoch);
+  return std::min((loop_.batch / each + 1) * each, train_batches());
 }
 
 std::int64_t fit_machine::validation_interval() const {
@@ -219,6 +223,17 @@ loop_state fit_machine::saved_loop() const {
   return loop;
 }
 
+std::optional<loop_state> fit_machine::unsaved() const {
+  const auto& policy = plan_->checkpoint;
+  const auto& p = point_;
+  if (!policy.enabled || !policy.on_exception || plan_->purpose != stage::train ||
+      p.loop.steps == 0 || p.loop.steps == last_saved_)
+    return std::nullopt;
+  auto loop = p.loop;
+  loop.pending_stop = p.ending;
+  return loop;
+}
+
 bool fit_machine::limits_reached() const {
   return (plan_->max_epochs >= 0 && loop_.epoch >= plan_->max_epochs) ||
          (plan_->max_steps && loop_.steps >= *plan_->max_steps);
@@ -232,7 +247,7 @@ void fit_machine::check_against_facts() const {
                      fmt::format("{} has finished {} epochs, but max_epochs is {}: raise "
                                  "max_epochs to train on",
                                  plan_->resume, loop_.epoch, plan_->max_epochs));
-  if (optimizers_.splits_batches) refuse_accumulated_splits(plan_->accumulate);
+  if (optimizers_.splits_batches) refuse_accumulated_splits(*plan_);
   const auto every = validation_interval();
   if (!plan_->val_by_time && plan_->check_val_every_n_epoch > 0 && train_batches() > 0 &&
       every > train_batches())
@@ -349,6 +364,7 @@ std::uint64_t fit_machine::digest() const {
   if (point_.number > 0) {
     h.add(point_.number).add(point_.then).add(point_.trained).add(point_.loop.steps);
     h.add(point_.loop.epoch).add(point_.loop.batch).add(point_.last_saved).add(point_.ending);
+    if (point_.save_due || point_.validation_due) h.add(point_.save_due).add(point_.validation_due);
   }
   if (joins_ || applied_) h.add(joins_).add(applied_);
   if (plan_->check_val_every_n_epoch == 0) h.add(loop_.earlier_batches);

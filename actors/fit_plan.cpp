@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <iterator>
 #include <ostream>
 
 namespace troupe {
@@ -56,7 +57,10 @@ void check_extent(const trainer_options& o) {
                 o.accumulate_grad_batches, "at least 1");
   refuse_unless(o.truncated_bptt_steps >= 0, "truncated_bptt_steps", o.truncated_bptt_steps,
                 "at least 0");
-  if (o.truncated_bptt_steps > 0) refuse_accumulated_splits(o.accumulate_grad_batches);
+  for (const auto& [epoch, batches] : o.accumulate_schedule)
+    refuse_unless(epoch >= 0 && batches >= 1, "accumulate_schedule",
+                  fmt::format("{} from epoch {} on", batches, epoch),
+                  "at least 1 from an epoch that is not negative");
   refuse_unless(o.fast_dev_run >= 0, "fast_dev_run", o.fast_dev_run, "at least 0");
   refuse_unless(o.check_val_every_n_epoch >= 0, "check_val_every_n_epoch",
                 o.check_val_every_n_epoch, "at least 1, or 0 to count batches across epochs");
@@ -94,17 +98,11 @@ void check_gradients(const trainer_options& o) {
                 "at least 1");
 }
 
-// Ranks that return to a point of the run would not agree on what the clock has said since.
 void check_times(const trainer_options& o) {
   const auto check = [&](std::string_view option,
                          const std::optional<std::chrono::nanoseconds>& time) {
     if (!time) return;
     refuse_unless(time->count() > 0, option, fmt::format("{} ns", time->count()), "more than 0");
-    if (o.elastic.enabled())
-      throw user_error(errc::bad_configuration,
-                       fmt::format("{} goes by a clock, which a job that can restart cannot return "
-                                   "to: count steps or batches, or set elastic.max_restarts to 0",
-                                   option));
   };
   check("checkpoint.every_n_minutes", o.checkpoint.every);
   check("val_check_time", o.val_check_time);
@@ -155,12 +153,22 @@ void shorten(fit_plan& plan) {
 
 }  // namespace
 
-void refuse_accumulated_splits(std::int64_t accumulate) {
-  if (accumulate <= 1) return;
-  throw user_error(errc::bad_configuration,
-                   fmt::format("truncated_bptt_steps makes a step of each part of a batch, so "
-                               "accumulate_grad_batches must be 1, not {}: set one of them only",
-                               accumulate));
+void refuse_accumulated_splits(const fit_plan& plan) {
+  const auto refuse = [](std::string_view option, std::int64_t batches) {
+    if (batches <= 1) return;
+    throw user_error(errc::bad_configuration,
+                     fmt::format("truncated_bptt_steps makes a step of each part of a batch, so {} "
+                                 "must be 1, not {}: set one of them only",
+                                 option, batches));
+  };
+  refuse("accumulate_grad_batches", plan.accumulate);
+  for (const auto& [epoch, batches] : plan.accumulate_schedule)
+    refuse("accumulate_schedule", batches);
+}
+
+std::int64_t fit_plan::accumulate_in(std::int64_t epoch) const {
+  const auto later = accumulate_schedule.upper_bound(epoch);
+  return later == accumulate_schedule.begin() ? accumulate : std::prev(later)->second;
 }
 
 fit_plan make_plan(const trainer_options& options, stage purpose, std::string resume) {
@@ -172,6 +180,8 @@ fit_plan make_plan(const trainer_options& options, stage purpose, std::string re
   plan.min_epochs = options.min_epochs.value_or(options.min_steps ? 1 : 0);
   plan.min_steps = options.min_steps.value_or(0);
   plan.accumulate = options.accumulate_grad_batches;
+  plan.accumulate_schedule = options.accumulate_schedule;
+  if (options.truncated_bptt_steps > 0) refuse_accumulated_splits(plan);
   if (options.gradient_clip_val.value_or(0) > 0)
     plan.clip = clip_plan{*options.gradient_clip_val, options.gradient_clip_algorithm};
   plan.train_batches = limit_of(options, stage::train);
@@ -186,7 +196,7 @@ fit_plan make_plan(const trainer_options& options, stage purpose, std::string re
   plan.checkpoint = options.checkpoint;
   plan.resume = std::move(resume);
   plan.one_hook_per_run = options.one_hook_per_run;
-  plan.keeps_points = options.elastic.enabled();
+  plan.keeps_points = keeps_points(options);
   if (options.fast_dev_run > 0) shorten(plan);
   return plan;
 }
@@ -209,6 +219,8 @@ std::uint64_t fit_plan::digest() const {
   if (check_val_every_n_epoch != 1) h.add(check_val_every_n_epoch);
   if (val_by_time) h.add(val_by_time);
   if (checkpoint.every) h.add(checkpoint.every->count());
+  if (checkpoint.on_exception) h.add(checkpoint.on_exception);
+  for (const auto& [epoch, batches] : accumulate_schedule) h.add(epoch).add(batches);
   return h.add(run_batches).digest();
 }
 
@@ -217,8 +229,11 @@ std::ostream& operator<<(std::ostream& out, const fit_plan& plan) {
   if (plan.max_steps) out << " steps " << *plan.max_steps;
   if (plan.min_epochs > 0) out << " at least " << plan.min_epochs << " epochs";
   if (plan.min_steps > 0) out << " at least " << plan.min_steps << " steps";
-  out << " accumulate " << plan.accumulate << " train " << text_of(plan.train_batches) << " val "
-      << text_of(plan.val_batches) << " every " << text_of(plan.val_check_interval);
+  out << " accumulate " << plan.accumulate;
+  for (const auto& [epoch, batches] : plan.accumulate_schedule)
+    out << " from epoch " << epoch << ' ' << batches;
+  out << " train " << text_of(plan.train_batches) << " val " << text_of(plan.val_batches)
+      << " every " << text_of(plan.val_check_interval);
   if (plan.check_val_every_n_epoch != 1) out << " in epochs of " << plan.check_val_every_n_epoch;
   if (plan.val_by_time) out << " by time";
   if (!plan.resume.empty()) out << " resume " << plan.resume;

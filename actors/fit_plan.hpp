@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ struct fit_plan {
   std::int64_t min_epochs = 0;            ///< total, before a hook's or decider's stop counts
   std::int64_t min_steps = 0;             ///< the same
   std::int64_t accumulate = 1;            ///< micro-batches of one step, at least 1
+  /// The same from an epoch on, by epoch.
+  std::map<std::int64_t, std::int64_t> accumulate_schedule;
   std::optional<clip_plan> clip;
   batch_limit train_batches = 1.0;
   batch_limit val_batches = 1.0;  ///< per loader, like the next two
@@ -45,15 +48,17 @@ struct fit_plan {
   bool one_hook_per_run = false;  ///< a run per hook (an optimizer_step keeps its closure)
   std::int64_t run_batches =
       64;  ///< the most micro-batches of one run, so that observers are notified often
-  bool keeps_points = false;  ///< ranks can return to the last point (the job can restart)
+  bool keeps_points = false;  ///< ranks can return to the last point (troupe::keeps_points)
 
+  /// Micro-batches of one step in this epoch.
+  std::int64_t accumulate_in(std::int64_t epoch) const;
   friend bool operator==(const fit_plan&, const fit_plan&) = default;
   /// The same for equal plans on every machine.
   std::uint64_t digest() const;
 };
 std::ostream& operator<<(std::ostream& out, const fit_plan& plan);
-/// Throws user_error (bad_configuration): batches that are split in time cannot be accumulated.
-void refuse_accumulated_splits(std::int64_t accumulate);
+/// Throws user_error (bad_configuration) if `plan` accumulates batches that are split in time.
+void refuse_accumulated_splits(const fit_plan& plan);
 
 /// The plan of a run of `purpose`. `fast_dev_run` n: n batches of everything, one epoch, no sanity
 /// check, no early stopping, no checkpoint. Throws user_error (bad_configuration) naming the option

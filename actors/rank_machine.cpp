@@ -332,6 +332,7 @@ void rank_machine::go_on_closing(actions& out) {
   hook.at = fit_.at();
   hook.type = first_.type;
   hook.what = first_.what;
+  if (plan_.rank == 0) hook.save = fit_.unsaved();
   first_.type.clear();
   out.emplace_back(ranks::attend{false});
   submit({hook}, false, out);

@@ -75,6 +75,12 @@ std::string_view to_string(accelerator_kind kind) {
   return "unknown";
 }
 
+bool keeps_points(const trainer_options& options) {
+  const auto& saves = options.checkpoint;
+  return options.elastic.enabled() ||
+         (saves.enabled && saves.on_exception && options.fast_dev_run == 0);
+}
+
 bool overfits(const trainer_options& options) {
   return std::visit([](auto x) { return x > 0; }, options.overfit_batches);
 }

@@ -11,6 +11,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+#include <map>
+
 namespace troupe::program {
 
 namespace {
@@ -24,6 +28,32 @@ batch_limit limit_of(const settings& s, std::string_view key) {
 std::chrono::nanoseconds duration_of(const settings& s, std::string_view key) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>{s.number(key)});
+}
+
+// "4:2,8:1": epochs with the numbers that hold from them on.
+std::map<std::int64_t, std::int64_t> read_schedule(std::string_view text) {
+  const auto refuse = [&] {
+    throw user_error(errc::bad_configuration,
+                     fmt::format("accumulate_schedule = \"{}\": write EPOCH:BATCHES, several with "
+                                 "commas, each epoch once, as 4:2,8:1",
+                                 text));
+  };
+  const auto number = [&](std::string_view digits) {
+    std::int64_t n = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
+    if (error != std::errc{} || end != digits.data() + digits.size()) refuse();
+    return n;
+  };
+  std::map<std::int64_t, std::int64_t> all;
+  for (auto rest = text; !rest.empty() || all.empty();) {
+    const auto piece = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(piece.size() + 1, rest.size()));
+    const auto colon = piece.find(':');
+    if (colon == std::string_view::npos) refuse();
+    if (!all.emplace(number(piece.substr(0, colon)), number(piece.substr(colon + 1))).second)
+      refuse();
+  }
+  return all;
 }
 
 void read_limits(const settings& s, trainer_options& o) {
@@ -49,6 +79,7 @@ void read_policies(const settings& s, trainer_options& o) {
   if (const auto minutes = s.find<double>("checkpoint.every_n_minutes"); saves && minutes)
     o.checkpoint.every = std::chrono::duration_cast<std::chrono::nanoseconds>(
         std::chrono::duration<double, std::ratio<60>>{*minutes});
+  o.checkpoint.on_exception = saves && s.flag("checkpoint.on_exception");
   o.checkpoint.keep_last = static_cast<std::int32_t>(s.integer("checkpoint.keep_last"));
   o.checkpoint.keep_best = static_cast<std::int32_t>(s.integer("checkpoint.keep_best"));
   o.checkpoint.monitor = s.text("checkpoint.monitor");
@@ -125,6 +156,8 @@ trainer_options options_of(const settings& s) {
   if (s.is_set("max_time")) o.max_time = read_duration("max_time", s.text("max_time"));
   o.batch_size = s.integer("batch_size");
   o.accumulate_grad_batches = s.integer("accumulate_grad_batches");
+  if (s.is_set("accumulate_schedule"))
+    o.accumulate_schedule = read_schedule(s.text("accumulate_schedule"));
   o.truncated_bptt_steps = s.integer("truncated_bptt_steps");
   o.gradient_clip_val = s.find<double>("gradient_clip_val");
   using algorithm = hooks::clip_gradients::algorithm;

@@ -106,6 +106,9 @@ void add_amounts(schema& s, const trainer_options& d) {
           "--accumulate-grad-batches", "micro-batches that make up one optimizer step");
   accumulate.low = 1;
   accumulate.high = count_limit;
+  add(s, "accumulate_schedule", kind::text, unset, "--accumulate-schedule",
+      "another number from an epoch on, by epoch: 4:2,8:1")
+      .shape = "EPOCH:BATCHES,...";
   add(s, "truncated_bptt_steps", kind::integer, d.truncated_bptt_steps, "--truncated-bptt-steps",
       "an optimizer step after so many steps in time of each batch; 0: as the model says")
       .low = 0;
@@ -331,6 +334,8 @@ void add_policies(schema& s, const trainer_options& d) {
   minutes.high = 1e6;
   add(s, "checkpoint.every_epoch", kind::boolean, c.every_epoch, "",
       "one checkpoint at the end of each epoch");
+  add(s, "checkpoint.on_exception", kind::boolean, c.on_exception, "--checkpoint-on-exception",
+      "one of the last step when the fit fails; switches the fused step off");
   auto& last = add(s, "checkpoint.keep_last", kind::integer, std::int64_t{c.keep_last},
                    "--keep-last", "checkpoints to keep by age");
   last.low = 1;

@@ -46,6 +46,10 @@ data_parallel_options data_parallel_options_of(const gradient_options& from) {
 }
 
 void refuse_unrecoverable(const trainer_options& options) {
+  if (options.checkpoint.on_exception && options.gradients.fused_step.value_or(false))
+    throw user_error(errc::bad_configuration,
+                     "strategy.fused_step = true keeps no state of the last step that "
+                     "checkpoint.on_exception could save: leave one of them out");
   if (!options.elastic.enabled()) return;
   if (options.gradients.comm_hook == "powersgd")
     throw user_error(errc::bad_configuration,
@@ -146,7 +150,7 @@ void data_parallel::fuse_steps() {
   const bool demanded = options_.fused_step.value_or(false);
   for (const auto& one : optimizers_in_use()->all()) {
     fused_.emplace_back();
-    if (about().options.elastic.enabled()) continue;
+    if (keeps_points(about().options)) continue;
     if (!options_.fused_step.value_or(!bare_module()->gradients_are_read())) continue;
     const auto obstacle = obstacle_to_fusing(*one.optimizer);
     if (obstacle.empty())

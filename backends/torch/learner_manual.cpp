@@ -11,10 +11,10 @@ void torch_learner::refuse_manual() const {
     throw user_error(errc::bad_configuration,
                      fmt::format("the module's automatic_optimization returns false: {}", what));
   };
-  if (o.elastic.enabled())
-    refuse("a rank could not return into its training_step, so set elastic.max_restarts to 0");
   if (o.accumulate_grad_batches > 1)
     refuse("call step and zero_grad in each n-th batch, and set accumulate_grad_batches to 1");
+  if (!o.accumulate_schedule.empty())
+    refuse("call step and zero_grad in each n-th batch, and leave accumulate_schedule out");
   if (o.gradient_clip_val.value_or(0) > 0)
     refuse("clip with strategy_in_use()->clip_gradients, and leave gradient_clip_val out");
   if (splits_batches()) refuse("leave truncated_bptt_steps out");
@@ -70,6 +70,11 @@ void torch_learner::step_manually(std::int32_t index, const step_closure& closur
 
 void torch_learner::end_manual_step(const position& at) {
   synchronize_buffers();
+  look_at_clock();
+  if (keeps_points()) {
+    books_of_step_ = true;
+    exchange_books();
+  }
   agree_on_stop();
   mark_step();
   stepped_ = true;
@@ -80,6 +85,8 @@ void torch_learner::end_manual_step(const position& at) {
   done_.samples += outcome_->samples;
   done_.cursor += outcome_->samples;
   in_step_ = false;
+  tell_what_is_due();
+  if (keeps_points()) step_updated(at);
 }
 
 }  // namespace troupe

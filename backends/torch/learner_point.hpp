@@ -1,9 +1,10 @@
 // What a learner keeps of a point of its run, to return to it: all that changes within a step
-// except the weights and the optimizers' state.
+// except the weights and the optimizers' state; those only in manual optimization.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,17 +15,22 @@
 #include "backends/torch/callback_list.hpp"
 #include "troupe/detail/loop_state.hpp"
 #include "troupe/detail/metric_accumulator.hpp"
+#include "troupe/detail/optimizer_state.hpp"
 
 namespace troupe {
 
 struct learner_point {
   /// A buffer of the module and a copy of it. Every buffer is copied at every point, because
   /// LibTorch's batch_norm changes running statistics without a new tensor version.
-  struct kept_buffer {
-    at::Tensor buffer;
+  struct kept_tensor {
+    at::Tensor tensor;
     at::Tensor copy;
   };
-  std::vector<kept_buffer> buffers;
+  std::vector<kept_tensor> buffers;
+  // In manual optimization, where a step may update weights several times.
+  std::vector<kept_tensor> weights;
+  std::vector<at::Tensor> gradients;  ///< copies, by weight; undefined: none
+  std::vector<optimizer_state> optimizers;
   std::vector<bool> training;                ///< of the module and its submodules
   std::vector<std::optional<double>> rates;  ///< learning rates, by optimizer and group
   std::vector<std::pair<std::int64_t, std::size_t>> schedulers;  ///< offered, number fed
@@ -44,6 +50,7 @@ struct learner_point {
   bool steps_reported = true;
   bool wants_stop = false;
   loop_state done;
+  std::chrono::nanoseconds saved_at{0};
 };
 
 }  // namespace troupe

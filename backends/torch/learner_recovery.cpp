@@ -4,11 +4,13 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "backends/checkpoint/digest.hpp"
 #include "backends/torch/learner_json.hpp"
 #include "backends/torch/torch_learner.hpp"
+#include "troupe/detail/tensor.hpp"
 
 namespace troupe {
 
@@ -17,6 +19,7 @@ namespace {
 constexpr std::string_view of_model = "model/";
 constexpr std::string_view of_optimizers = "optimizers/";
 constexpr std::string_view of_books = "books/";
+constexpr std::string_view of_gradients = "gradients/";
 
 [[noreturn]] void refuse_to_rewind(std::string_view why) {
   throw user_error(errc::job_failed,
@@ -72,7 +75,7 @@ void torch_learner::keep_buffers() {
     if (!buffer.defined()) continue;
     if (i == kept.size()) kept.emplace_back();
     auto& one = kept[i++];
-    if (one.buffer.is_same(buffer) && one.copy.sizes() == buffer.sizes())
+    if (one.tensor.is_same(buffer) && one.copy.sizes() == buffer.sizes())
       one.copy.copy_(buffer);
     else
       one = {buffer, buffer.detach().clone()};
@@ -80,11 +83,51 @@ void torch_learner::keep_buffers() {
   kept.resize(i);
 }
 
+// A step of a module that trains itself cannot be undone: it may update weights several times, and
+// keep gradients over batches.
+void torch_learner::keep_weights() {
+  if (!manual_) return;
+  const at::NoGradGuard no_grad;
+  auto& k = *kept_;
+  std::size_t i = 0;
+  for (const auto& weight : module_->parameters()) {
+    if (!weight.defined()) continue;
+    if (i == k.weights.size()) k.weights.emplace_back();
+    auto& one = k.weights[i++];
+    if (one.tensor.is_same(weight))
+      one.copy.copy_(weight);
+    else
+      one = {weight, weight.detach().clone()};
+  }
+  k.weights.resize(i);
+  k.gradients.clear();
+  for (const auto& one : k.weights) {
+    const auto& gradient = one.tensor.grad();
+    k.gradients.push_back(gradient.defined() ? gradient.detach().clone() : at::Tensor{});
+  }
+  k.optimizers.clear();
+  for (std::size_t index = 0; index < optimizers_.all().size(); ++index)
+    k.optimizers.push_back(strategy_->local_optimizer_state(static_cast<std::int32_t>(index)));
+}
+
+void torch_learner::return_weights() {
+  auto& k = *kept_;
+  for (std::size_t i = 0; i < k.weights.size(); ++i) {
+    const auto& one = k.weights[i];
+    one.tensor.detach().copy_(one.copy);
+    one.tensor.mutable_grad() = k.gradients[i].defined() ? k.gradients[i].clone() : at::Tensor{};
+  }
+  for (std::size_t index = 0; index < k.optimizers.size(); ++index)
+    strategy_->load_optimizer_state(static_cast<std::int32_t>(index), k.optimizers[index]);
+}
+
 void torch_learner::keep_point() {
   if (!module_) return;
   if (!kept_) kept_ = std::make_unique<learner_point>();
   auto& k = *kept_;
+  const bool was_torn = std::exchange(torn_, true);  // until all is copied
   keep_buffers();
+  keep_weights();
   k.training.clear();
   for (const auto& one : module_->modules()) k.training.push_back(one->is_training());
   k.rates.clear();
@@ -104,6 +147,8 @@ void torch_learner::keep_point() {
   k.steps_reported = steps_reported_;
   k.wants_stop = wants_stop_;
   k.done = done_;
+  k.saved_at = saved_at_;
+  torn_ = was_torn;
 }
 
 void torch_learner::check_schedulers() const {
@@ -114,7 +159,8 @@ void torch_learner::check_schedulers() const {
 void torch_learner::return_to_point() {
   const at::NoGradGuard no_grad;
   const auto& k = *kept_;
-  for (const auto& one : k.buffers) one.buffer.detach().copy_(one.copy);
+  for (const auto& one : k.buffers) one.tensor.detach().copy_(one.copy);
+  return_weights();
   const auto modules = module_->modules();
   for (std::size_t i = 0; i < modules.size() && i < k.training.size(); ++i)
     if (modules[i]->is_training() != k.training[i]) modules[i]->train(k.training[i]);
@@ -137,6 +183,7 @@ void torch_learner::return_to_point() {
   steps_reported_ = k.steps_reported;
   wants_stop_ = k.wants_stop;
   done_ = k.done;
+  saved_at_ = k.saved_at;
 }
 
 // Drops everything of an unfinished step, evaluation or checkpoint.
@@ -145,7 +192,8 @@ void torch_learner::forget_step() {
   predicted_ = {};
   std::ranges::fill(window_losses_, 0);
   word_ = {};
-  in_step_ = false;
+  in_step_ = in_manual_ = false;
+  save_due_ = validation_due_ = false;
   finite_ = true;
   evaluation_books_.assign(1, {});
   predictions_.clear();
@@ -188,6 +236,7 @@ bool torch_learner::ends_reporting(const position& before) {
 void torch_learner::before_update(const position& at) {
   if (ends_step(at) && at.batch == window_last_) {
     synchronize_buffers();
+    look_at_clock();
     books_of_step_ = epoch_logs_ || word_.logged || reports_step(at) || ends_reporting(at);
     if (books_of_step_) exchange_books();
   }
@@ -244,6 +293,28 @@ void torch_learner::complete_step() {
 void torch_learner::keep_callbacks_of_step() {
   if (!std::exchange(callbacks_behind_, false) || callbacks_.empty()) return;
   callbacks_.keep(kept_->callbacks);
+}
+
+// --- the end of a job that failed ---------------------------------------------------------------
+
+// May be called before set-up.
+void torch_learner::handle(const hooks::on_exception& h) {
+  const auto error = cause_of(h);
+  std::exception_ptr of_saving, of_callback;
+  try {
+    if (h.save) save_point(*h.save);
+  } catch (...) {
+    of_saving = std::current_exception();
+  }
+  try {
+    if (module_) callbacks_.call(*module_, &callback::on_exception, h.type, h.what);
+  } catch (...) {
+    of_callback = std::current_exception();
+  }
+  strategy_->on_exception(error, h.type, h.what);
+  if (module_) module_->on_exception(error, h.type, h.what);
+  if (of_callback) std::rethrow_exception(of_callback);
+  if (of_saving) std::rethrow_exception(of_saving);
 }
 
 // --- the state of other ranks --------------------------------------------------------------------
@@ -309,6 +380,10 @@ void torch_learner::handle(const hooks::restore_state& h) {
     const auto& books = books_ ? *books_ : std::vector<std::vector<std::byte>>{};
     for (std::size_t r = 0; r < books.size(); ++r)
       mine->tensors.push_back(bytes_blob(fmt::format("{}{}", of_books, r), text_in(books[r])));
+    if (manual_)
+      for (std::size_t i = 0; i < kept_->gradients.size(); ++i)
+        if (const auto& one = kept_->gradients[i]; one.defined())
+          mine->tensors.push_back(blob_of(fmt::format("{}{}", of_gradients, i), one));
     for (auto& blob : callbacks_.tensors()) {
       blob.name.insert(0, of_optimizers);
       mine->one_donor = true;  // each rank has its own
@@ -331,10 +406,25 @@ void torch_learner::handle(const hooks::restore_state& h) {
   keep_point();
 }
 
+// Of the parameters that are defined, by their place among them.
+void torch_learner::take_gradients(const std::map<std::size_t, at::Tensor>& from) {
+  std::size_t i = 0;
+  for (const auto& parameter : module_->parameters()) {
+    if (!parameter.defined()) continue;
+    if (const auto found = from.find(i++); found != from.end())
+      parameter.mutable_grad() = found->second.to(parameter.device());
+  }
+}
+
 void torch_learner::take_transferred(replica_state from, const hooks::restore_state& h) {
   snapshot all;
   auto books = std::make_shared<std::vector<std::vector<std::byte>>>();
+  std::map<std::size_t, at::Tensor> gradients;  // by parameter
   for (auto& blob : from.tensors) {
+    if (blob.name.starts_with(of_gradients)) {
+      gradients.emplace(std::stoul(blob.name.substr(of_gradients.size())), tensor_of(blob));
+      continue;
+    }
     if (blob.name.starts_with(of_books)) {
       books->push_back(*blob.bytes);
       continue;
@@ -355,6 +445,7 @@ void torch_learner::take_transferred(replica_state from, const hooks::restore_st
   module_->on_load_checkpoint(state.value("module", std::string{}));
   take_everything(all);
   forget_step();
+  take_gradients(gradients);
   books_ = books->empty() ? nullptr : std::move(books);
   take_numbers(all.state);
   const auto digest = own_state().digest;

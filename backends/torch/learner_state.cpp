@@ -75,21 +75,51 @@ snapshot_ptr torch_learner::take_snapshot(const loop_state& loop) {
       optimizer_states_[index] = strategy_->optimizer_state(index);
   const auto steps = step_book_.total(exchange());
   const auto epochs = epoch_book_.total(exchange());
-  auto taken = std::make_shared<snapshot>();
-  taken->model = strategy_->module_state();
-  if (strategy_->is_global_zero()) {
-    taken->loop = loop;
-    taken->ranks = strategy_->world();
-    taken->generation = generation_.value();
-    taken->weights_digest = weights_digest(taken->model);
-    taken->state = state_text(steps.entries(), epochs.entries());
-    for (auto& [index, kept] : optimizer_states_)
-      for (auto& blob : kept.tensors) taken->optimizer.push_back(std::move(blob));
-    for (auto& blob : callbacks_.tensors()) taken->optimizer.push_back(std::move(blob));
-  }
+  auto model = strategy_->module_state();
+  auto taken = strategy_->is_global_zero() ? snapshot_of(loop, std::move(model), steps, epochs)
+                                           : std::make_shared<snapshot>();
   optimizer_states_.clear();
   callbacks_.call(*module_, &callback::on_checkpoint_taken);
   return taken;
+}
+
+// With the states in optimizer_states_ and module_json_.
+std::shared_ptr<snapshot> torch_learner::snapshot_of(const loop_state& loop,
+                                                     std::vector<tensor_blob> model,
+                                                     const metric_accumulator& steps,
+                                                     const metric_accumulator& epochs) {
+  auto taken = std::make_shared<snapshot>();
+  taken->model = std::move(model);
+  taken->loop = loop;
+  taken->ranks = strategy_->world();
+  taken->generation = generation_.value();
+  taken->weights_digest = weights_digest(taken->model);
+  taken->state = state_text(steps.entries(), epochs.entries());
+  for (auto& [index, kept] : optimizer_states_)
+    for (auto& blob : kept.tensors) taken->optimizer.push_back(std::move(blob));
+  for (auto& blob : callbacks_.tensors()) taken->optimizer.push_back(std::move(blob));
+  return taken;
+}
+
+// Of a job that has failed: without the other ranks, so the values that they logged are those of
+// their last exchange. Nothing can be saved if the weights are not those of the point.
+void torch_learner::save_point(const loop_state& loop) {
+  if (!module_ || !kept_ || torn_ || kept_->done.steps != loop.steps) return;
+  forget_step();
+  return_to_point();
+  handle(hooks::on_save_checkpoint{});
+  for (std::size_t i = 0; i < optimizers_.all().size(); ++i) {
+    const auto index = static_cast<std::int32_t>(i);
+    optimizer_states_[index] = strategy_->local_optimizer_state(index);
+  }
+  const auto steps = books_of_step_ ? exchanged_books(false) : std::vector<metric_accumulator>{};
+  auto epochs = exchanged_books(true);
+  if (epochs.empty()) epochs.emplace_back();
+  epochs.front() = epoch_book_;  // with what this rank has logged since
+  auto taken = snapshot_of(loop, strategy_->local_module_state(), metric_accumulator::joined(steps),
+                           metric_accumulator::joined(epochs));
+  optimizer_states_.clear();
+  outcome_->snapshot = strategy_->save_checkpoint(std::move(taken), {}, {});
 }
 
 void torch_learner::handle(const hooks::save_checkpoint& h) {
@@ -193,6 +223,7 @@ void torch_learner::take_everything(snapshot& from) {
     step_book_.restore(book_from(kept.at("steps")), numbers);
     epoch_book_.restore(book_from(kept.at("epochs")), numbers);
     steps_reported_ = kept.value("steps_reported", true);
+    stepped_ = true;  // the next step discards the values of the last one
   }
   non_finite_steps_ = state.value("non_finite_steps", std::int64_t{0});
   logged_ = from.loop.last;

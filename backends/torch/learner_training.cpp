@@ -203,7 +203,7 @@ void torch_learner::handle(const hooks::backward& h) {
   const bool engine = strategy_->handles_gradient_accumulation();
   if (!engine) plan.weight = static_cast<double>(batch_.samples()) / static_cast<double>(total);
   plan.wants_stop = wants_stop_;
-  plan.logged = elastic() && !epoch_book_.empty();
+  plan.logged = keeps_points() && !epoch_book_.empty();
   auto& sum = window_losses_.at(h.at.optimizer);
   if (engine || h.at.batch == h.window_first()) sum = 0;
   if (!plan.idle) sum += plan.weight * output_.loss().item<double>();
@@ -243,7 +243,7 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
                        "accumulate_grad_batches to 1");
     inner();
     stop |= word_.stop;
-    if (elastic()) before_update(h.at);
+    if (keeps_points()) before_update(h.at);
     if (!loss_.defined() && strategy_->world() == 1) return at::Tensor{};
     return at::scalar_tensor(
         word_.loss, loss_.defined() ? loss_.options().requires_grad(false) : at::TensorOptions{});
@@ -253,7 +253,10 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
     throw user_error(errc::job_failed,
                      "optimizer_step did not call its closure: call it, or the base's");
   if (h.at.batch != window_last_) return;  // a step of the strategy's own engine
-  if (!elastic()) synchronize_buffers();
+  if (!keeps_points()) {
+    synchronize_buffers();
+    if (ends_step(h.at)) look_at_clock();
+  }
   if (stop) outcome_->stop = true;
   mark_step();
   finite_ = finite_ && std::isfinite(word_.loss);
@@ -268,7 +271,8 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
   done_.samples += outcome_->samples;
   done_.cursor += outcome_->samples;
   in_step_ = step_schedulers_;
-  if (elastic()) step_updated(h.at);
+  tell_what_is_due();
+  if (keeps_points()) step_updated(h.at);
 }
 
 // Measures first: their sums are buffers, which become rank 0's.
@@ -291,7 +295,7 @@ void torch_learner::handle(const hooks::lr_scheduler_step& h) {
     }
   if (h.every != schedule::interval::step) return;
   in_step_ = false;
-  if (elastic() && stepped_) complete_step();
+  if (keeps_points() && stepped_) complete_step();
 }
 
 void torch_learner::handle(const hooks::on_train_batch_end& h) {
@@ -305,7 +309,6 @@ void torch_learner::handle(const hooks::on_train_batch_end& h) {
   if (due || !logged_.contains(non_finite_name)) report_non_finite();
   // A single rank needs no agreement.
   if (wants_stop_ && strategy_->world() == 1) outcome_->stop = true;
-  if (stepped_ && goes_by_clock()) look_at_clock();
   forget_batch();
 }
 
@@ -313,17 +316,24 @@ bool torch_learner::goes_by_clock() const {
   return about_.options.checkpoint.every || about_.options.val_check_time;
 }
 
-// Rank 0's clock decides for all ranks.
+// Rank 0's clock decides for all ranks. In jobs that can restart they agree before the update, so a
+// rank that has done the step knows what is due after it.
 void torch_learner::look_at_clock() {
+  if (!goes_by_clock()) return;
   const auto& saves = about_.options.checkpoint.every;
   const auto& validates = about_.options.val_check_time;
   const auto now = clock();
   const std::array<bool, 2> mine{saves && now - saved_at_ >= *saves,
                                  validates && now - validated_at_ >= *validates};
   const auto all = strategy_->gather_bytes(std::as_bytes(std::span{mine}));
-  outcome_->save_due = all.at(0).at(0) != std::byte{0};
-  outcome_->validation_due = all.at(0).at(1) != std::byte{0};
-  if (outcome_->save_due) saved_at_ = now;
+  save_due_ |= all.at(0).at(0) != std::byte{0};
+  validation_due_ |= all.at(0).at(1) != std::byte{0};
+  if (save_due_) saved_at_ = now;
+}
+
+void torch_learner::tell_what_is_due() {
+  outcome_->save_due = std::exchange(save_due_, false);
+  outcome_->validation_due = std::exchange(validation_due_, false);
 }
 
 void torch_learner::handle(const hooks::on_train_epoch_end& h) {

@@ -2,10 +2,12 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <numeric>
-#include <optional>
 #include <thread>
+#include <vector>
 
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/rank_random.hpp"
@@ -18,31 +20,64 @@ namespace troupe {
 
 namespace {
 
-/// One pass through the data: micro-batches next .. last - 1 of an epoch.
-struct pass {
-  std::uint64_t number = 0;
-  std::int64_t epoch = 0;
-  std::int64_t next = 0;
-  std::int64_t last = 0;
-  data_layout layout;
+/// The samples of an epoch in their order. Thread-safe.
+class epoch_order {
+public:
+  using list = std::shared_ptr<const std::vector<std::int64_t>>;
+  epoch_order(dataset_ptr data, const loader::options& how) : data_(std::move(data)), how_(how) {}
+
+  list of(std::int64_t epoch) {
+    const std::lock_guard lock{guard_};
+    if (!known_ || (how_.shuffle && epoch_ != epoch)) {
+      known_ = std::make_shared<const std::vector<std::int64_t>>(made(epoch));
+      epoch_ = epoch;
+    }
+    return known_;
+  }
+
+private:
+  std::vector<std::int64_t> made(std::int64_t epoch) const {
+    if (how_.shuffle && how_.order) return checked(how_.order->order(how_.seed, epoch));
+    if (how_.shuffle) return permutation(how_.seed, epoch, data_->size());
+    std::vector<std::int64_t> plain(static_cast<std::size_t>(how_.layout.size));
+    std::iota(plain.begin(), plain.end(), std::int64_t{0});
+    return plain;
+  }
+
+  std::vector<std::int64_t> checked(std::vector<std::int64_t> order) const {
+    const auto size = data_->size();
+    const auto fits = [size](std::int64_t sample) { return sample >= 0 && sample < size; };
+    if (static_cast<std::int64_t>(order.size()) < how_.layout.size ||
+        !std::ranges::all_of(order, fits))
+      throw user_error(errc::job_failed,
+                       "a sampler's order is shorter than its size, or has an index that is no "
+                       "sample: return size() indices below the dataset's size");
+    return order;
+  }
+
+  dataset_ptr data_;
+  loader::options how_;
+  std::mutex guard_;
+  list known_;
+  std::int64_t epoch_ = 0;  // of `known_`
 };
 
 /// Assembles batches. Used by one thread at a time.
 class assembler {
 public:
-  assembler(dataset_ptr data, const loader::options& how)
-      : data_(std::move(data)), how_(how), random_(how.seed) {}
+  assembler(dataset_ptr data, const loader::options& how, epoch_order& order)
+      : data_(std::move(data)), how_(how), order_(order), random_(how.seed) {}
 
   loader::item assemble(std::int64_t epoch, std::int64_t batch, const data_layout& layout) {
     const auto mine = layout.of_rank(batch, how_.rank);
     loader::item made{{}, mine.count, batch};
     if (mine.count == 0) return made;
-    see_to_order(epoch);
-    // Augmentation depends on the batch's position, not on the batches loaded before it.
+    const auto order = order_.of(epoch);
+    // Augmentation depends on the batch's position, not on the thread or the batches before it.
     random_.reset({.epoch = epoch, .batch = batch, .shard = how_.rank, .purpose = "data"});
     const random_scope scope{random_};
     const sample_keys keys{how_.seed, epoch};
-    made.batch = data_->get_keyed(std::span{order_}.subspan(static_cast<std::size_t>(mine.first),
+    made.batch = data_->get_keyed(std::span{*order}.subspan(static_cast<std::size_t>(mine.first),
                                                             static_cast<std::size_t>(mine.count)),
                                   keys);
     if (how_.staged_for)
@@ -52,44 +87,30 @@ public:
   }
 
 private:
-  void see_to_order(std::int64_t epoch) {
-    if (ordered_ && (!how_.shuffle || *ordered_ == epoch)) return;
-    if (how_.shuffle && how_.order) {
-      order_ = how_.order->order(how_.seed, epoch);
-      check_order();
-    } else if (how_.shuffle) {
-      order_ = permutation(how_.seed, epoch, data_->size());
-    } else {
-      order_.resize(static_cast<std::size_t>(how_.layout.size));
-      std::iota(order_.begin(), order_.end(), std::int64_t{0});
-    }
-    ordered_ = epoch;
-  }
-
-  void check_order() const {
-    const auto size = data_->size();
-    const auto fits = [size](std::int64_t sample) { return sample >= 0 && sample < size; };
-    if (static_cast<std::int64_t>(order_.size()) < how_.layout.size ||
-        !std::ranges::all_of(order_, fits))
-      throw user_error(errc::job_failed,
-                       "a sampler's order is shorter than its size, or has an index that is no "
-                       "sample: return size() indices below the dataset's size");
-  }
-
   dataset_ptr data_;
-  loader::options how_;
+  const loader::options& how_;
+  epoch_order& order_;
   rank_random random_;
-  std::vector<std::int64_t> order_;
-  std::optional<std::int64_t> ordered_;
+};
+
+/// One pass through the data: micro-batches up to `last` - 1 of an epoch. An error ends it early.
+struct pass {
+  std::uint64_t number = 0;
+  std::int64_t epoch = 0;
+  std::int64_t next = 0;     // to be assembled
+  std::int64_t on_host = 0;  // the first that has not left the host stage
+  std::int64_t last = 0;
+  data_layout layout;
 };
 
 }  // namespace
 
 struct loader::state {
   state(dataset_ptr data, options how)
-      : data_(std::move(data)), how_(std::move(how)), assembler_(data_, how_) {
-    if (uploads() && !(how_.prefetch > 0 && how_.staged_for && how_.device))
-      throw internal_error("a loader's device_prefetch needs prefetch, staged_for and device");
+      : data_(std::move(data)), how_(std::move(how)), order_(data_, how_) {
+    if (uploads() && !(assemblers() > 0 && how_.staged_for && how_.device))
+      throw internal_error(
+          "a loader's device_prefetch needs num_workers, prefetch, staged_for and device");
   }
 
   ~state() {
@@ -98,8 +119,7 @@ struct loader::state {
       ending_ = true;
     }
     work_.notify_all();
-    for (auto* thread : {&assembling_, &uploading_})
-      if (thread->joinable()) thread->join();
+    for (auto& thread : threads_) thread.join();
   }
 
   void begin(std::int64_t epoch, std::int64_t first, std::int64_t last) {
@@ -107,21 +127,22 @@ struct loader::state {
     last_ = last;
     {
       const std::lock_guard lock{mutex_};
-      pass_ = {pass_.number + 1, epoch, first, last, layout(epoch)};
+      pass_ = {pass_.number + 1, epoch, first, first, last, layout(epoch)};
       on_host_.clear();
       on_device_.clear();
     }
     failed_ = nullptr;
-    if (how_.prefetch > 0 && !assembling_.joinable())
-      assembling_ = std::thread{[this] { assemble(); }};
-    if (uploads() && !uploading_.joinable()) uploading_ = std::thread{[this] { upload(); }};
+    if (threads_.empty()) {
+      for (std::int32_t i = 0; i < assemblers(); ++i) threads_.emplace_back([this] { assemble(); });
+      if (uploads()) threads_.emplace_back([this] { upload(); });
+    }
     work_.notify_all();
   }
 
   item next() {
     if (taken_ >= last_) throw internal_error("a loader was asked past the end of its pass");
     if (failed_) std::rethrow_exception(failed_);
-    auto one = how_.prefetch > 0 ? take() : made_by([&] { return batch_of(pass_, taken_); });
+    auto one = assemblers() > 0 ? take() : made_by([&] { return batch_of(own_, pass_, taken_); });
     if (one.error) std::rethrow_exception(failed_ = one.error);
     ++taken_;
     return std::move(one.made);
@@ -152,54 +173,57 @@ private:
     }
   }
 
-  item batch_of(const pass& of, std::int64_t batch) {
-    return assembler_.assemble(of.epoch, batch, of.layout);
+  static item batch_of(assembler& by, const pass& of, std::int64_t batch) {
+    return by.assemble(of.epoch, batch, of.layout);
   }
 
+  std::int32_t assemblers() const { return how_.prefetch > 0 ? how_.num_workers : 0; }
   bool uploads() const { return how_.device_prefetch > 0; }
 
   piece take() {
-    auto& from = uploads() ? on_device_ : on_host_;
     std::unique_lock lock{mutex_};
-    arrived_.wait(lock, [&] { return !from.empty(); });
-    auto one = std::move(from.front());
-    from.pop_front();
+    arrived_.wait(lock, [&] { return uploads() ? !on_device_.empty() : host_has_next(); });
+    if (!uploads()) return leave_host(lock);
+    auto one = std::move(on_device_.front());
+    on_device_.pop_front();
     lock.unlock();
     work_.notify_all();
     return one;
   }
 
-  static bool room(const std::deque<piece>& in, std::int32_t most) {
-    return in.size() < static_cast<std::size_t>(most);
+  bool host_has_next() const { return on_host_.contains(pass_.on_host); }
+
+  // Batches leave the host stage in their order.
+  piece leave_host(std::unique_lock<std::mutex>& lock) {
+    auto one = std::move(on_host_.extract(pass_.on_host).mapped());
+    ++pass_.on_host;
+    lock.unlock();
+    work_.notify_all();
+    return one;
   }
 
-  // Drops what was made of an earlier pass. An error is the last piece of its pass.
-  void put(piece one, std::uint64_t of_pass, std::deque<piece>& to) {
-    if (of_pass != pass_.number) return;
-    if (one.error) {
-      pass_.next = pass_.last;
-      if (&to != &on_host_) on_host_.clear();
-    }
-    to.push_back(std::move(one));
-    arrived_.notify_all();
-    if (uploads()) work_.notify_all();
+  bool may_assemble() const {
+    const auto most = std::int64_t{how_.prefetch} * how_.num_workers;
+    return pass_.next < pass_.last && pass_.next - pass_.on_host < most;
   }
 
-  // The host stage.
+  // A thread of the host stage.
   void assemble() {
     const lane_thread setup;
+    assembler mine{data_, how_, order_};
     std::unique_lock lock{mutex_};
     while (true) {
-      work_.wait(lock, [&] {
-        return ending_ || (pass_.next < pass_.last && room(on_host_, how_.prefetch));
-      });
+      work_.wait(lock, [&] { return ending_ || may_assemble(); });
       if (ending_) return;
       const auto now = pass_;
       ++pass_.next;
       lock.unlock();
-      auto one = made_by([&] { return batch_of(now, now.next); });
+      auto one = made_by([&] { return batch_of(mine, now, now.next); });
       lock.lock();
-      put(std::move(one), now.number, on_host_);
+      if (now.number != pass_.number) continue;  // of an earlier pass
+      if (one.error) pass_.last = std::min(pass_.last, now.next + 1);
+      on_host_.emplace(now.next, std::move(one));
+      (uploads() ? work_ : arrived_).notify_all();
     }
   }
 
@@ -207,19 +231,21 @@ private:
   void upload() {
     const lane_thread setup;
     std::unique_lock lock{mutex_};
+    const auto may = [&] {
+      return host_has_next() && pass_.on_host < pass_.last &&
+             on_device_.size() < static_cast<std::size_t>(how_.device_prefetch);
+    };
     while (true) {
-      work_.wait(lock, [&] {
-        return ending_ || (!on_host_.empty() && room(on_device_, how_.device_prefetch));
-      });
+      work_.wait(lock, [&] { return ending_ || may(); });
       if (ending_) return;
-      const auto number = pass_.number;
-      auto one = std::move(on_host_.front());
-      on_host_.pop_front();
-      lock.unlock();
-      work_.notify_all();
+      const auto now = pass_;
+      auto one = leave_host(lock);
       if (!one.error) one = made_by([&] { return uploaded(std::move(one.made)); });
       lock.lock();
-      put(std::move(one), number, on_device_);
+      if (now.number != pass_.number) continue;
+      if (one.error) pass_.last = std::min(pass_.last, now.on_host + 1);
+      on_device_.push_back(std::move(one));
+      arrived_.notify_all();
     }
   }
 
@@ -232,8 +258,9 @@ private:
     return of_host;
   }
 
-  assembler assembler_;
+  epoch_order order_;
   // Used by the owner's thread only.
+  assembler own_{data_, how_, order_};
   std::int64_t taken_ = 0;
   std::int64_t last_ = 0;
   std::exception_ptr failed_;
@@ -241,27 +268,29 @@ private:
   std::mutex mutex_;
   std::condition_variable work_, arrived_;
   pass pass_;
-  std::deque<piece> on_host_, on_device_;
+  std::map<std::int64_t, piece> on_host_;  // by batch
+  std::deque<piece> on_device_;
   bool ending_ = false;
-  std::thread assembling_, uploading_;
+  std::vector<std::thread> threads_;
 };
 
 loader_options loader_options_of(const data_loading& how, stage purpose, const dataset& data,
                                  std::int64_t ranks, std::int64_t batch_size) {
   loader_options made;
   made.layout = {data.size(), ranks, how.batch_size.value_or(batch_size)};
+  made.num_workers = how.num_workers;
   made.prefetch = how.prefetch;
   made.device_prefetch = how.device_prefetch;
   made.batches_per_execution = how.batches_per_execution;
-  if (made.layout.batch_size < 1 || how.prefetch < 0 || how.device_prefetch < 0 ||
-      how.batches_per_execution < 1)
+  if (made.layout.batch_size < 1 || how.num_workers < 0 || how.prefetch < 0 ||
+      how.device_prefetch < 0 || how.batches_per_execution < 1)
     throw user_error(errc::bad_configuration,
                      "data_loading: batch_size must be 1 or more, batches_per_execution too, and "
-                     "prefetch and device_prefetch not negative");
-  if (how.device_prefetch > 0 && how.prefetch == 0)
+                     "num_workers, prefetch and device_prefetch not negative");
+  if (how.device_prefetch > 0 && (how.prefetch == 0 || how.num_workers == 0))
     throw user_error(errc::bad_configuration,
-                     "data_loading: device_prefetch copies batches that prefetch made: let "
-                     "prefetch be 1 or more");
+                     "data_loading: device_prefetch copies batches that were made ahead: let "
+                     "num_workers and prefetch be 1 or more");
   if (purpose != stage::train) return made;
   made.shuffle = how.shuffle;
   if (how.shuffle && how.order) {

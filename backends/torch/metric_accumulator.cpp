@@ -213,13 +213,17 @@ metric_accumulator metric_accumulator::parse(std::string_view& bytes) {
   return read;
 }
 
-metrics metric_accumulator::reduced(const std::vector<metric_accumulator>& ranks) {
-  std::map<std::string, entry> together;
+metric_accumulator metric_accumulator::joined(const std::vector<metric_accumulator>& ranks) {
+  metric_accumulator together;
   for (const auto& one : ranks)
     for (const auto& [name, e] : one.entries_)
-      join(together.try_emplace(name, entry{.how = e.how}).first->second, e);
+      join(together.entries_.try_emplace(name, entry{.how = e.how}).first->second, e);
+  return together;
+}
+
+metrics metric_accumulator::reduced(const std::vector<metric_accumulator>& ranks) {
   metrics known;
-  for (const auto& [name, e] : together)
+  for (const auto& [name, e] : joined(ranks).entries_)
     if (const auto number = result_of(e)) known.emplace(name, *number);
   return known;
 }

@@ -353,20 +353,6 @@ std::exception_ptr torch_learner::cause_of(const hooks::on_exception& h) const {
   return std::make_exception_ptr(std::runtime_error{h.what});
 }
 
-// May be called before set-up.
-void torch_learner::handle(const hooks::on_exception& h) {
-  const auto error = cause_of(h);
-  std::exception_ptr of_callback;
-  try {
-    if (module_) callbacks_.call(*module_, &callback::on_exception, h.type, h.what);
-  } catch (...) {
-    of_callback = std::current_exception();
-  }
-  strategy_->on_exception(error, h.type, h.what);
-  if (module_) module_->on_exception(error, h.type, h.what);
-  if (of_callback) std::rethrow_exception(of_callback);
-}
-
 void torch_learner::handle(const hooks::teardown& h) {
   cursors_.clear();
   building_.reset();

@@ -40,7 +40,8 @@ data_loading loading_of(data_module& data, stage s, std::int32_t dataloader,
 /// Recovery, in jobs that can restart:
 /// - A point holds what is small (learner_point.hpp), not the weights. So `rewind` throws where the
 ///   weights may have changed since the point: from the end of an optimizer's closure until the
-///   step and its schedulers are done. The rank then receives the state of others.
+///   step and its schedulers are done. The rank then receives the state of others. In manual
+///   optimization a point holds the weights too.
 /// - With one optimizer that runs its closure once, that span contains no collective. With several
 ///   optimizers, with LBFGS, and with an engine that steps for each micro-batch, it contains those
 ///   of the later closures. A rank that is lost there leaves no rank with a state, and the job goes
@@ -219,6 +220,7 @@ private:
   std::chrono::nanoseconds clock() const;
   bool goes_by_clock() const;
   void look_at_clock();
+  void tell_what_is_due();
   void show(const std::string& name);
   void report(metric_accumulator& book);
   void report_steps();
@@ -233,13 +235,17 @@ private:
   std::string state_text(const std::map<std::string, metric_accumulator::entry>& steps,
                          const std::map<std::string, metric_accumulator::entry>& epochs);
   snapshot_ptr take_snapshot(const loop_state& loop);
+  std::shared_ptr<snapshot> snapshot_of(const loop_state& loop, std::vector<tensor_blob> model,
+                                        const metric_accumulator& steps,
+                                        const metric_accumulator& epochs);
+  void save_point(const loop_state& loop);
   void take_weights(const snapshot& from);
   void take_loaded_weights();
   void take_everything(snapshot& from);
   fit_record record() const;
 
   // Recovery.
-  bool elastic() const { return about_.options.elastic.enabled(); }
+  bool keeps_points() const { return troupe::keeps_points(about_.options); }
   bool reports_step(const position& before) const;
   bool ends_reporting(const position& before);
   void before_update(const position& at);
@@ -248,6 +254,8 @@ private:
   void complete_step();
   void keep_callbacks_of_step();
   void keep_buffers();
+  void keep_weights();
+  void return_weights();
   void check_schedulers() const;
   void return_to_point();
   void forget_step();
@@ -255,6 +263,7 @@ private:
   replica_state own_state();
   std::string transferred_text();
   void take_transferred(replica_state from, const hooks::restore_state& h);
+  void take_gradients(const std::map<std::size_t, at::Tensor>& from);
   void take_numbers(const std::string& text);
 
   lane_thread thread_;
@@ -310,9 +319,12 @@ private:
   bool manual_ = false;     // the module trains itself
   bool in_manual_ = false;  // its training_step is running
 
-  // What goes by rank 0's clock: when a checkpoint was due, when a validation ended.
+  // What goes by rank 0's clock: when a checkpoint was due, when a validation ended, what is due
+  // after the step in progress.
   std::chrono::nanoseconds saved_at_{0};
   std::chrono::nanoseconds validated_at_{0};
+  bool save_due_ = false;
+  bool validation_due_ = false;
 
   // The profile, with trainer_options::profiler.
   hook_profile profile_;

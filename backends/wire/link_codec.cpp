@@ -59,8 +59,8 @@ private:
     put(std::uint64_t{xs.size()});
     for (const auto& x : xs) put(x);
   }
-  template <class T>
-  void put(const std::map<std::string, T>& xs) {
+  template <class Key, class T>
+  void put(const std::map<Key, T>& xs) {
     put(std::uint64_t{xs.size()});
     for (const auto& [key, x] : xs) put(key), put(x);
   }
@@ -163,10 +163,10 @@ private:
     }
     --depth_;
   }
-  template <class T>
-  void get(std::map<std::string, T>& xs) {
+  template <class Key, class T>
+  void get(std::map<Key, T>& xs) {
     for (auto n = count(); n > 0; --n) {
-      std::string key;
+      Key key{};
       T x{};
       get(key);
       get(x);

@@ -66,8 +66,10 @@ void inspect(F& f, early_stopping& x) {
 }
 template <class F>
 void inspect(F& f, checkpoint_policy& x) {
-  auto& [enabled, every_epoch, every_n_steps, every, keep_last, keep_best, monitor, maximize] = x;
-  f(enabled, every_epoch, every_n_steps, every, keep_last, keep_best, monitor, maximize);
+  auto& [enabled, every_epoch, every_n_steps, every, on_exception, keep_last, keep_best, monitor,
+         maximize] = x;
+  f(enabled, every_epoch, every_n_steps, every, on_exception, keep_last, keep_best, monitor,
+    maximize);
 }
 template <class F>
 void inspect(F& f, time_knob& x) {
@@ -106,29 +108,29 @@ void inspect(F& f, kind_or_name<Kind>& x) {
 template <class F>
 void inspect(F& f, trainer_options& x) {
   auto& [ranks, max_epochs, max_steps, min_epochs, min_steps, max_time, batch_size,
-         accumulate_grad_batches, truncated_bptt_steps, gradient_clip_val, gradient_clip_algorithm,
-         limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches,
-         overfit_batches, val_check_interval, val_check_time, check_val_every_n_epoch,
-         num_sanity_val_steps, fast_dev_run, log_every_n_steps, detect_anomaly, deterministic,
-         benchmark, inference_mode, profiler, seed, precision, strategy, gradients, communicator,
-         tcp_streams, placement, accelerator, devices, one_hook_per_run, stop_early, checkpoint,
-         time, elastic, faults] = x;
+         accumulate_grad_batches, accumulate_schedule, truncated_bptt_steps, gradient_clip_val,
+         gradient_clip_algorithm, limit_train_batches, limit_val_batches, limit_test_batches,
+         limit_predict_batches, overfit_batches, val_check_interval, val_check_time,
+         check_val_every_n_epoch, num_sanity_val_steps, fast_dev_run, log_every_n_steps,
+         detect_anomaly, deterministic, benchmark, inference_mode, profiler, seed, precision,
+         strategy, gradients, communicator, tcp_streams, placement, accelerator, devices,
+         one_hook_per_run, stop_early, checkpoint, time, elastic, faults] = x;
   f(ranks, max_epochs, max_steps, min_epochs, min_steps, max_time, batch_size,
-    accumulate_grad_batches, truncated_bptt_steps, gradient_clip_val, gradient_clip_algorithm,
-    limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches,
-    overfit_batches, val_check_interval, val_check_time, check_val_every_n_epoch,
-    num_sanity_val_steps, fast_dev_run, log_every_n_steps, detect_anomaly, deterministic, benchmark,
-    inference_mode, profiler, seed, precision, strategy, gradients, communicator, tcp_streams,
-    placement, accelerator, devices, one_hook_per_run, stop_early, checkpoint, time, elastic,
-    faults);
+    accumulate_grad_batches, accumulate_schedule, truncated_bptt_steps, gradient_clip_val,
+    gradient_clip_algorithm, limit_train_batches, limit_val_batches, limit_test_batches,
+    limit_predict_batches, overfit_batches, val_check_interval, val_check_time,
+    check_val_every_n_epoch, num_sanity_val_steps, fast_dev_run, log_every_n_steps, detect_anomaly,
+    deterministic, benchmark, inference_mode, profiler, seed, precision, strategy, gradients,
+    communicator, tcp_streams, placement, accelerator, devices, one_hook_per_run, stop_early,
+    checkpoint, time, elastic, faults);
 }
 
 // --- state -----------------------------------------------------------------------------------
 
 template <class F>
 void inspect(F& f, resume_point& x) {
-  auto& [number, then, trained, loop, last_saved, ending] = x;
-  f(number, then, trained, loop, last_saved, ending);
+  auto& [number, then, trained, loop, last_saved, ending, save_due, validation_due] = x;
+  f(number, then, trained, loop, last_saved, ending, save_due, validation_due);
 }
 template <class F>
 void inspect(F& f, tensor_blob& x) {
@@ -159,8 +161,8 @@ void inspect(F& f, hooks::load_checkpoint& x) {
 }
 template <class F>
 void inspect(F& f, hooks::on_exception& x) {
-  auto& [at, type, what] = x;
-  f(at, type, what);
+  auto& [at, type, what, save] = x;
+  f(at, type, what, save);
 }
 template <class F>
 void inspect(F& f, hooks::teardown& x) {

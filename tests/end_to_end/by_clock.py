@@ -31,15 +31,19 @@ def story_validations_by_the_clock_replace_the_interval(folder):
     check_in("val/loss", check_code(fit(os.path.join(folder, "other")), 0).out, "by default there are some")
 
 
-def story_clocks_and_restarts_exclude_each_other(folder):
-    run = os.path.join(folder, "run")
-    for arguments, name in ((["--val-check-time", "00:00:10:00"], "val_check_time"),
-                            (["--checkpoint-every-n-minutes", 5], "checkpoint.every_n_minutes")):
-        ended = check_code(fit(run, *arguments, "--max-restarts", 1), 3)
-        check_in(name, ended.err, ended)
-    check(not os.path.exists(run), "a refused call leaves no folder")
-    ended = check_code(fit(run, "--val-check-time", "ten minutes"), 3)
-    check_in("DD:HH:MM:SS", ended.err, ended)
+def story_a_job_that_restarts_goes_by_the_clock_too(folder):
+    run, plain = os.path.join(folder, "run"), os.path.join(folder, "plain")
+    check_code(fit(plain), 0)
+    check_code(fit(run, "--set", "checkpoint.every_n_minutes=0.000001", "--val-check-time", "10:00:00:00",
+                   "--keep-last", 100, "--max-restarts", 1, "--fault", "throw@rank=1,hook=backward,step=5"), 0)
+    check(len(steps_saved(run)) > 2, "some between the epochs")
+    check_equal(len(result_of(run)["generations"]), 2)
+    check_equal(result_of(run)["weights_digest"], result_of(plain)["weights_digest"])
+
+
+def story_a_time_of_another_form_is_refused(folder):
+    ended = check_code(fit(os.path.join(folder, "run"), "--val-check-time", "ten minutes"), 3)
+    check_in("DD:HH:MM:SS", ended.err)
 
 
 def story_the_simple_profiler_prints_a_table_of_hooks(folder):

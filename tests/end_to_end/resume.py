@@ -79,6 +79,29 @@ def story_a_fit_killed_in_mid_epoch_resumes_to_the_same_weights(folder):
     check_same_end(run, whole)
 
 
+def story_a_fit_that_fails_saves_its_last_step_and_resumes_to_the_same_weights(folder):
+    whole = uninterrupted(folder)
+    last = 9
+    for rank, hook in ((1, "training_step"), (0, "backward"), (0, "on_train_batch_end"), (1, "optimizer_step")):
+        run = os.path.join(folder, f"{hook}-{rank}")
+        fault = f"throw@rank={rank},hook={hook},step={last}"
+        check_code(fit(run, *RICH, "--checkpoint-on-exception", "--fault", fault), 1)
+        check_equal(checkpoints_of(run)[-1], f"step-{last:08}")
+        check_code(fit(run, *RICH, "--resume", "latest"), 0)
+        check_same_end(run, whole)
+
+
+def story_a_lost_process_costs_no_step_but_rank_0(folder):
+    whole = uninterrupted(folder)
+    for rank, last in ((1, 9), (0, 6)):
+        run = os.path.join(folder, str(rank))
+        check_code(fit(run, *RICH, "--checkpoint-on-exception", "--placement", "processes",
+                       "--fault", f"kill@rank={rank},hook=backward,step=9"), 1)
+        check_equal(checkpoints_of(run)[-1], f"step-{last:08}", "rank 0 saves it; the epoch's is there in any case")
+        check_code(fit(run, *RICH, "--resume", "latest"), 0)
+        check_same_end(run, whole)
+
+
 def story_a_fit_killed_before_its_first_checkpoint_starts_again(folder):
     whole = uninterrupted(folder)
     run = os.path.join(folder, "run")

@@ -385,9 +385,10 @@ std::string words(const std::vector<failure>& late) {
 std::string words(const resume_point& p) {
   if (p.number == 0) return {};
   return fmt::format(
-      " point {}.{} of step {}, epoch {}, batch {}, cursor {}, saved {}, ends {}{}{}", p.number,
+      " point {}.{} of step {}, epoch {}, batch {}, cursor {}, saved {}, ends {}{}{}{}{}", p.number,
       static_cast<int>(p.then), p.loop.steps, p.loop.epoch, p.loop.batch, p.loop.cursor,
-      p.last_saved, p.ending, p.trained ? " trained" : "", p.loop.validated ? " validated" : "");
+      p.last_saved, p.ending, p.trained ? " trained" : "", p.loop.validated ? " validated" : "",
+      p.save_due ? " save due" : "", p.validation_due ? " validation due" : "");
 }
 
 struct message_text {

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,8 +47,13 @@ struct checkpoint_policy {
   bool every_epoch = true;
   std::optional<std::int64_t> every_n_steps;  ///< none beyond one per epoch and one at the end
   /// One more at the first step boundary after so long, by rank 0's clock (Lightning's
-  /// train_time_interval). Not in jobs that can restart. Learners of LibTorch modules only.
+  /// train_time_interval). Learners of LibTorch modules only.
   std::optional<std::chrono::nanoseconds> every;
+  /// One more, of the last step that all ranks finished, when the job fails (Lightning's
+  /// save_on_exception). None if rank 0 is lost, or fails while it updates its weights. Ranks then
+  /// keep what jobs that can restart keep (troupe::keeps_points). Learners of LibTorch modules
+  /// only.
+  bool on_exception = false;
   std::int32_t keep_last = 1;  ///< at least 1
   std::int32_t keep_best = 1;  ///< at least 0
   /// The logged value that keep_best compares. A checkpoint before the first value of that name is
@@ -275,6 +281,9 @@ struct trainer_options {
   std::int64_t batch_size = 64;  ///< samples per rank and micro-batch
   /// Micro-batches in one optimizer step; at least 1. The last step of an epoch may have fewer.
   std::int64_t accumulate_grad_batches = 1;
+  /// From an epoch on another number in place of accumulate_grad_batches, by epoch (Lightning's
+  /// GradientAccumulationScheduler): {{4, 2}, {8, 1}}. Epochs from 0, numbers from 1.
+  std::map<std::int64_t, std::int64_t> accumulate_schedule;
   /// Truncated back-propagation through time: an optimizer step after so many steps in time of each
   /// batch (docs/gradients.md). 0: off, unless the module says otherwise
   /// (module::truncated_bptt_steps).
@@ -297,8 +306,7 @@ struct trainer_options {
   /// 0).
   batch_limit val_check_interval = 1.0;
   /// In place of val_check_interval: a validation at the first step boundary after so long since
-  /// the last one, by rank 0's clock. Not in jobs that can restart. Learners of LibTorch modules
-  /// only.
+  /// the last one, by rank 0's clock. Learners of LibTorch modules only.
   std::optional<std::chrono::nanoseconds> val_check_time;
   /// Validates in each n-th epoch. 0, which is None in Lightning: val_check_interval counts
   /// micro-batches across epochs, and may be more than those of one epoch.
@@ -356,6 +364,11 @@ struct trainer_options {
 /// The number of batches that `limit` leaves of `batches`, as in Lightning: an integer is a count,
 /// at most `batches`; a share is rounded down, but to at least 1 while both are positive.
 std::int64_t apply_limit(const batch_limit& limit, std::int64_t batches);
+
+/// Whether ranks keep what they need to return to the last step: in jobs that can restart, and with
+/// checkpoint_policy::on_exception. It costs a copy of the module's buffers in each step, and the
+/// fused step (gradient_options::fused_step).
+bool keeps_points(const trainer_options& options);
 
 /// Whether `options` ask to train on a few batches only.
 bool overfits(const trainer_options& options);

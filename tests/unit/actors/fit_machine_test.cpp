@@ -569,16 +569,27 @@ TEST_CASE("a clock's validation and checkpoint come once, at the next step bound
   CHECK(order == "bbbbvsbbs");
 }
 
-TEST_CASE("a clock cannot be followed by a job that can restart", "[fit]") {
+TEST_CASE("times of a clock are positive, in jobs that can restart too", "[fit]") {
   trainer_options options;
   options.elastic.max_restarts = 1;
   options.val_check_time = std::chrono::minutes{1};
-  CHECK(contains(complaint([&] { make_plan(options, stage::train); }), "val_check_time goes by"));
-  options.val_check_time.reset();
   options.checkpoint.every = std::chrono::minutes{1};
-  CHECK(contains(complaint([&] { make_plan(options, stage::train); }), "every_n_minutes goes by"));
-  options.elastic.max_restarts = 0;
-  CHECK(make_plan(options, stage::train).checkpoint.every);
+  CHECK(make_plan(options, stage::train).val_by_time);
   options.checkpoint.every = std::chrono::nanoseconds{0};
   CHECK(contains(complaint([&] { make_plan(options, stage::train); }), "more than 0"));
+}
+
+TEST_CASE("a schedule of accumulation changes the steps of an epoch, from its epochs on", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 5;
+  plan.sanity_batches = 0;
+  plan.accumulate_schedule = {{1, 4}, {3, 2}};
+  const auto d = run_through(plan, {.train = 6});
+  std::map<std::int64_t, std::string> windows;
+  for (const auto& one : d.hooks)
+    if (const auto* back = one.get_if<hooks::backward>())
+      windows[back->at.epoch] += back->synchronize() ? "|" : "-";
+  CHECK(windows == std::map<std::int64_t, std::string>{
+                       {0, "||||||"}, {1, "---|-|"}, {2, "---|-|"}, {3, "-|-|-|"}, {4, "-|-|-|"}});
+  CHECK(d.end->loop.steps == 6 + 2 + 2 + 3 + 3);
 }

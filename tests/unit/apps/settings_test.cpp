@@ -113,6 +113,27 @@ TEST_CASE("truncated_bptt_steps reaches the trainer's options", "[settings]") {
   CHECK(mentions(refusal(assignments({"truncated_bptt_steps=-1"})).first, "truncated_bptt_steps"));
 }
 
+TEST_CASE("a schedule of accumulation is read from one text", "[settings]") {
+  const auto schedule = [](const std::string& text) {
+    const auto what = flags({{"accumulate_schedule", "--accumulate-schedule", {text}}});
+    return options_of(settled(join(table(), what))).accumulate_schedule;
+  };
+  CHECK(schedule("4:2") == std::map<std::int64_t, std::int64_t>{{4, 2}});
+  CHECK(schedule("8:1,0:4") == std::map<std::int64_t, std::int64_t>{{0, 4}, {8, 1}});
+  for (const auto* text : {"4", "4:", ":2", "4:x", "4:2;8:1", "4:2,4:3", " 4:2"}) {
+    CAPTURE(text);
+    CHECK_THROWS_WITH(schedule(text), Catch::Contains("write EPOCH:BATCHES"));
+  }
+}
+
+TEST_CASE("checkpoint.on_exception needs checkpoints", "[settings]") {
+  const auto saves = [](std::vector<std::string> texts) {
+    return options_of(settled(join(table(), assignments(std::move(texts))))).checkpoint;
+  };
+  CHECK(saves({"checkpoint.on_exception=true"}).on_exception);
+  CHECK_FALSE(saves({"checkpoint.on_exception=true", "enable_checkpointing=false"}).on_exception);
+}
+
 TEST_CASE("settings of a fit's length and validations reach the trainer's options", "[settings]") {
   const auto s = settled(join(
       table(), assignments({"max_epochs=-1", "min_epochs=2", "min_steps=30", "max_time=01:00:02:03",

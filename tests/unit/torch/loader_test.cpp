@@ -116,6 +116,13 @@ public:
   mutable std::atomic<int> switched{0};
 };
 
+/// The host under another name.
+class free_device : public accelerator {
+public:
+  std::string_view name() const override { return "free"; }
+  c10::DeviceType type() const override { return c10::kCPU; }
+};
+
 std::vector<std::int64_t> samples_of(const value& batch) {
   std::vector<std::int64_t> samples;
   if (const auto* list = batch.get_if<value_list>())
@@ -129,15 +136,19 @@ loader::options plain(std::int64_t size, std::int64_t batch_size, std::int32_t p
 
 TEST_CASE("the loaders of all ranks together return the ledger's order") {
   const auto prefetch = GENERATE(0, 1, 3);
+  const auto workers = GENERATE(0, 1, 4);
   const auto ranks = GENERATE(1, 2, 3, 7);
   constexpr std::int64_t size = 50, batch_size = 4;
   const data_layout layout{size, ranks, batch_size};
   std::vector<std::unique_ptr<loader>> loaders;
   for (int rank = 0; rank < ranks; ++rank)
-    loaders.push_back(std::make_unique<loader>(
-        std::make_shared<echo>(size),
-        loader::options{
-            .seed = 9, .shuffle = true, .layout = layout, .rank = rank, .prefetch = prefetch}));
+    loaders.push_back(std::make_unique<loader>(std::make_shared<echo>(size),
+                                               loader::options{.seed = 9,
+                                                               .shuffle = true,
+                                                               .layout = layout,
+                                                               .rank = rank,
+                                                               .num_workers = workers,
+                                                               .prefetch = prefetch}));
   for (const std::int64_t epoch : {0, 1, 0}) {
     const auto order = permutation(9, epoch, size);
     for (auto& each : loaders) each->begin(epoch, 0, each->batches());
@@ -202,9 +213,72 @@ TEST_CASE("at most `prefetch` batches are loaded ahead") {
   CHECK(data->began() == 100);
 }
 
+TEST_CASE("several workers assemble batches at the same time, within their bound") {
+  constexpr int workers = 3, prefetch = 2;
+  const auto data = std::make_shared<gated>(1000);
+  auto how = plain(1000, 10, prefetch);
+  how.num_workers = workers;
+  loader each{data, how};
+  each.begin(0, 0, 100);
+  data->wait_for(workers);  // none has returned
+  data->allow(1000);
+  for (int taken = 0; taken < 100; ++taken) {
+    data->wait_for(std::min(taken + workers * prefetch, 100));
+    CHECK(data->began() <= taken + workers * prefetch);
+    const auto item = each.next();
+    CHECK(item.index == taken);
+    CHECK(samples_of(item.batch).front() == taken * 10);
+  }
+}
+
+/// Lets a batch come only after a later one, whose first sample is `behind`.
+class overtaken : public echo {
+public:
+  explicit overtaken(std::int64_t behind) : echo(1000), behind_(behind) {}
+  value get(std::span<const std::int64_t> indices) const override {
+    std::unique_lock lock{mutex_};
+    if (indices[0] == behind_) came_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return came_ || indices[0] + 10 != behind_; });
+    if (indices[0] == behind_) throw std::out_of_range("the later one");
+    if (indices[0] + 10 == behind_ && breaks) throw std::out_of_range("the earlier one");
+    return echo::get(indices);
+  }
+  bool breaks = false;
+
+private:
+  std::int64_t behind_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  mutable bool came_ = false;
+};
+
+TEST_CASE("a worker's error waits for the batches before it, and the first error counts") {
+  const auto data = std::make_shared<overtaken>(50);
+  data->breaks = GENERATE(false, true);
+  auto how = plain(1000, 10, 1);
+  how.num_workers = 4;
+  if (GENERATE(false, true)) {
+    const auto device = std::make_shared<free_device>();
+    how.staged_for = device;
+    how.device_prefetch = 2;
+    how.device = c10::Device{c10::kCPU};
+  }
+  loader each{data, how};
+  each.begin(0, 0, 100);
+  for (int i = 0; i < (data->breaks ? 4 : 5); ++i) CHECK(each.next().index == i);
+  for (int i = 0; i < 2; ++i)
+    CHECK_THROWS_WITH(each.next(), data->breaks ? "the earlier one" : "the later one");
+  each.begin(0, 6, 8);
+  CHECK(each.next().index == 6);
+  CHECK(each.next().index == 7);
+}
+
 TEST_CASE("an exception of the data is thrown when its batch is due") {
   const auto prefetch = GENERATE(0, 2);
-  loader each{std::make_shared<broken>(10), plain(10, 2, prefetch)};
+  auto how = plain(10, 2, prefetch);
+  how.num_workers = GENERATE(1, 3);
+  loader each{std::make_shared<broken>(10), how};
   each.begin(0, 0, 5);
   for (int i = 0; i < 3; ++i) CHECK(each.next().index == i);
   CHECK_THROWS_WITH(each.next(), "sample 6 is torn");
@@ -223,10 +297,15 @@ TEST_CASE("a loader can be destroyed while a batch is being loaded") {
 }
 
 TEST_CASE("the random numbers of an augmentation depend only on the sample's place") {
-  const auto draws = [](std::int32_t prefetch, std::int64_t first, std::int64_t rank) {
-    loader each{
-        std::make_shared<drawing>(80),
-        {.seed = 4, .shuffle = true, .layout = {80, 2, 4}, .rank = rank, .prefetch = prefetch}};
+  const auto draws = [](std::int32_t prefetch, std::int64_t first, std::int64_t rank,
+                        std::int32_t workers = 1) {
+    loader each{std::make_shared<drawing>(80),
+                {.seed = 4,
+                 .shuffle = true,
+                 .layout = {80, 2, 4},
+                 .rank = rank,
+                 .num_workers = workers,
+                 .prefetch = prefetch}};
     each.begin(1, first, 10);
     at::Tensor last;
     for (auto i = first; i < 10; ++i)
@@ -236,6 +315,7 @@ TEST_CASE("the random numbers of an augmentation depend only on the sample's pla
   const auto expected = draws(0, 0, 0);
   CHECK(at::equal(expected, draws(2, 0, 0)));
   CHECK(at::equal(expected, draws(2, 9, 0)));
+  CHECK(at::equal(expected, draws(1, 0, 0, 4)));
   CHECK_FALSE(at::equal(expected, draws(2, 9, 1)));
 }
 
@@ -365,6 +445,8 @@ TEST_CASE("a loader refuses impossible prefetch options") {
   refused({.prefetch = -1});
   refused({.device_prefetch = -1});
   refused({.prefetch = 0, .device_prefetch = 1});
+  refused({.num_workers = -1});
+  refused({.num_workers = 0, .device_prefetch = 1});
   refused({.batches_per_execution = 0});
   const auto made = loader_options_of({.device_prefetch = 3, .batches_per_execution = 4},
                                       stage::validate, data, 1, 2);
@@ -382,7 +464,9 @@ TEST_CASE("sixteen loaders on few cores keep their order") {
     std::vector<std::jthread> lanes;
     for (auto& mine : seen)
       lanes.emplace_back([&] {
-        loader each{data, {.seed = 1, .shuffle = true, .layout = {size, 1, 2}, .prefetch = 2}};
+        loader each{
+            data,
+            {.seed = 1, .shuffle = true, .layout = {size, 1, 2}, .num_workers = 3, .prefetch = 2}};
         each.begin(0, 0, 100);  // abandoned at once
         each.begin(0, 0, each.batches());
         for (std::int64_t i = 0; i < each.batches(); ++i)

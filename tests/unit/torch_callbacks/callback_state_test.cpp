@@ -1,11 +1,14 @@
 // Goal: the states of callbacks are saved with checkpoints, loaded by a resumed fit, and exact in
-// jobs that lose ranks.
+// jobs that lose ranks. A fit that fails saves its last step with them
+// (checkpoint_policy::on_exception), and a resume ends in the bits of a fit that did not fail.
 #include <mutex>
 
+#include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_callbacks/listeners.hpp"
 #include "tests/unit/torch_callbacks/resumed.hpp"
 #include "tests/unit/torch_recovery/recovering_job.hpp"
 #include "troupe/callbacks.hpp"
+#include "troupe/trainer.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -182,4 +185,105 @@ TEST_CASE("a job with averaged weights that loses a rank ends in the same bits",
       CHECK(now.rows == undisturbed.rows);
       CHECK(now.survivors_with_state == 2);
     }
+}
+
+namespace {
+
+/// Where a rank throws, once in a fit.
+struct place {
+  std::int32_t rank = 1;
+  std::string hook;
+  std::int64_t step = 0;
+};
+
+/// Dropout, batch norm, Adam with a schedule; a value of the epoch.
+struct failing_once : regression {
+  explicit failing_once(place where)
+      : regression({.dropout = 0.2,
+                    .batch_norm = true,
+                    .optimize =
+                        [](regression& self) {
+                          return optimizers{torch::optim::Adam(self.parameters(), 0.01)}
+                              .scheduled<torch::optim::StepLR>({.every = schedule::interval::step},
+                                                               2, 0.9);
+                        }}),
+        where_(std::move(where)) {}
+  step_output training_step(const batch& b, std::int64_t index) override {
+    fail_in("training_step");
+    const auto output = regression::training_step(b, index);
+    log("train/of_epoch", output.loss(), {.on_step = false, .on_epoch = true});
+    return output;
+  }
+  void on_before_optimizer_step(torch::optim::Optimizer&) override {
+    fail_in("on_before_optimizer_step");
+  }
+  void lr_scheduler_step(scheduler& which, std::optional<double> metric) override {
+    fail_in("lr_scheduler_step");
+    regression::lr_scheduler_step(which, metric);
+  }
+  void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+    fail_in("on_train_batch_end");
+  }
+  void fail_in(std::string_view hook) const {
+    if (rank() == where_.rank && at().step == where_.step && hook == where_.hook)
+      throw std::runtime_error("injected");
+  }
+
+private:
+  place where_;
+};
+
+job_outcome fit_in(const trainer_options& options, const std::string& folder, place where = {},
+                   std::optional<std::string> resume = std::nullopt) {
+  trainer_options all = options;
+  trainer by{all, {.run_folder = folder, .resume = std::move(resume)}};
+  const torch_plugins with{.callbacks = {exponential_moving_average{{.decay = 0.9}}}};
+  return by.fit<failing_once>(with, data_ptr{std::make_shared<table_data>(48, 4, 6)},
+                              std::move(where));
+}
+
+trainer_options four_batches_an_epoch() {
+  auto options = quick(2, 6, 7);
+  options.log_every_n_steps = 1;
+  options.checkpoint.on_exception = true;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a fit that fails saves its last step, from which it resumes to the same bits") {
+  const temporary_folder folder;
+  const auto options = four_batches_an_epoch();
+  auto plain = options;
+  plain.checkpoint.on_exception = false;
+  const auto whole = fit_in(plain, (folder.path() / "whole").string());
+  REQUIRE(whole.ok());
+  struct row {
+    place where;
+    std::int64_t saved;
+  };
+  for (const auto& [where, saved] :
+       {row{{1, "training_step", 6}, 6}, row{{0, "training_step", 5}, 5},
+        row{{1, "on_before_optimizer_step", 3}, 3}, row{{0, "on_before_optimizer_step", 6}, 6},
+        row{{0, "on_train_batch_end", 5}, 5}, row{{1, "on_train_batch_end", 1}, 1}}) {
+    CAPTURE(where.rank, where.hook, where.step);  // on_train_batch_end counts its step
+    const auto run = (folder.path() / (where.hook + std::to_string(where.rank))).string();
+    const auto failed = fit_in(options, run, where);
+    CHECK(failed.failed_with->record.what == "injected");
+    CHECK_THAT(failed.last_checkpoint, Catch::EndsWith(checkpoint_folder_name(saved)));
+    const auto rest = fit_in(options, run, {}, "latest");
+    REQUIRE(rest.ok());
+    CHECK(rest.weights->weights_digest == whole.weights->weights_digest);
+    CHECK(rest.last == whole.last);
+  }
+}
+
+TEST_CASE("a fit that fails saves nothing: without the option, and where weights are torn") {
+  const temporary_folder folder;
+  auto options = four_batches_an_epoch();
+  const auto torn = fit_in(options, (folder.path() / "torn").string(), {0, "lr_scheduler_step", 2});
+  CHECK(torn.last_checkpoint.empty());
+  options.checkpoint.on_exception = false;
+  const auto off = fit_in(options, (folder.path() / "off").string(), {1, "training_step", 2});
+  CHECK(off.last_checkpoint.empty());
 }

@@ -319,3 +319,135 @@ TEST_CASE("a fused step and unequal starts are refused in jobs that can restart"
   const auto ends = run_job({.recipe = recipe, .options = options});
   for (const auto& end : ends) CHECK_THAT(text_of(end.error), Catch::Contains(text));
 }
+
+TEST_CASE("a failure in any hook: ranks agree on what is due by the clock", "[recovery]") {
+  // The clock is always past its time, so the undisturbed job does the same after each step.
+  const auto recipe = recipe_of_restless();
+  auto options = options_of(1, 6);
+  const bool saves = GENERATE(true, false);
+  if (saves)
+    options.checkpoint.every = std::chrono::nanoseconds{1};
+  else
+    options.val_check_time = std::chrono::nanoseconds{1};
+  const auto undisturbed = run_recovering(recipe, options);
+  if (!saves) CHECK(undisturbed.rows.at(3).contains("val/loss"));
+  for (const std::int32_t rank : {0, 1})
+    for (const auto* hook :
+         {"batch_to_device", "training_step", "backward", "optimizer_step", "lr_scheduler_step",
+          "on_train_batch_end", "on_validation_start", "validation_step", "on_save_checkpoint"})
+      for (const bool lost : {true, false}) {
+        CAPTURE(saves, rank, hook, lost);
+        const injected failure{.rank = rank, .hook = hook, .step = 3, .lost = lost};
+        check_same(run_recovering(recipe, options, &failure), undisturbed);
+      }
+}
+
+TEST_CASE("a clock that says something else after a failure: all ranks do the same", "[recovery]") {
+  const auto recipe = recipe_of_restless();
+  auto options = options_of(1, 8);
+  options.val_check_time = std::chrono::milliseconds{2};
+  options.checkpoint.every = std::chrono::milliseconds{3};
+  for (const auto* hook : {"training_step", "backward", "on_train_batch_end"})
+    for (const std::int64_t step : {2, 4, 5})
+      for (const std::int32_t rank : {0, 1}) {
+        CAPTURE(hook, step, rank);
+        const injected failure{.rank = rank, .hook = hook, .step = step};
+        CHECK(run_recovering(recipe, options, &failure).steps == 8);
+      }
+}
+
+TEST_CASE("max_time in a job that loses a rank: a timer ends all ranks at one step", "[recovery]") {
+  const auto recipe = recipe_of_restless();
+  auto options = options_of(1, 9);
+  options.max_time = std::chrono::nanoseconds{1};
+  options.min_steps = 4;  // the stop waits for them
+  const auto undisturbed = run_recovering(recipe, options);
+  CHECK(undisturbed.steps == 4);
+  for (const auto* hook : {"training_step", "backward", "on_train_batch_end"})
+    for (const std::int64_t step : {0, 2, 3})
+      for (const std::int32_t rank : {0, 1}) {
+        CAPTURE(hook, step, rank);
+        const injected failure{.rank = rank, .hook = hook, .step = step};
+        check_same(run_recovering(recipe, options, &failure), undisturbed);
+      }
+}
+
+namespace {
+
+/// Two nets with an optimizer each. Keeps the second one's gradients over two batches.
+struct playing : regression {
+  explicit playing(std::int64_t fails_in = -1, std::shared_ptr<std::atomic<bool>> fails = nullptr)
+      : regression({.dropout = 0.2, .batch_norm = true}),
+        fails_in_(fails_in),
+        fails_(std::move(fails)) {}
+  bool automatic_optimization() const override { return false; }
+  optimizers configure_optimizers() override {
+    return optimizers{torch::optim::Adam(net->parameters(), 0.01)}.add(
+        torch::optim::SGD(judge->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)));
+  }
+  step_output training_step(const batch& b, std::int64_t index) override {
+    fail_in(0);
+    const auto made = net->forward(b[0]);
+    const auto loss = fn::mse_loss(made, b[1]);
+    log("train/loss", loss, {.on_epoch = true});
+    optimizer(0).zero_grad();
+    manual_backward(loss + 0.1 * judge->forward(made).mean());
+    fail_in(1);
+    optimizer(0).step();
+    fail_in(2);
+    if (index % 2 == 0) optimizer(1).zero_grad();
+    manual_backward(judge->forward(made.detach()).sub(b[1]).pow(2).mean());
+    if (index % 2 == 1) optimizer(1).step();
+    fail_in(3);
+    return {};
+  }
+  void fail_in(std::int64_t place) const {
+    const bool here = place == fails_in_ && rank() == 1 && (at().step == 2 || at().step == 3);
+    if (here && fails_ && fails_->exchange(false)) throw std::runtime_error("injected");
+  }
+  torch::nn::Linear judge = register_module("judge", torch::nn::Linear(1, 1));
+
+private:
+  std::int64_t fails_in_;
+  std::shared_ptr<std::atomic<bool>> fails_;
+};
+
+recipe_ptr recipe_of_playing(std::int64_t fails_in = -1) {
+  return make_recipe([=, fails = std::make_shared<std::atomic<bool>>(
+                             fails_in >= 0)] { return std::make_shared<playing>(fails_in, fails); },
+                     std::make_shared<table_data>(42, 4, 6));
+}
+
+}  // namespace
+
+TEST_CASE("manual optimization: a failure in any hook: the job ends with the same bits",
+          "[recovery]") {
+  const auto options = options_of(1, 7);
+  const auto undisturbed = run_recovering(recipe_of_playing(), options);
+  CHECK(undisturbed.rows.at(4).contains("train/loss"));
+  for (const auto* hook : {"batch_to_device", "training_step", "training_step_end",
+                           "on_train_batch_end", "on_train_epoch_end", "validation_step"})
+    for (const std::int64_t step : {2, 3, 4})
+      for (const std::int32_t rank : {0, 1})
+        for (const bool lost : {true, false}) {
+          CAPTURE(hook, step, rank, lost);
+          const injected failure{.rank = rank, .hook = hook, .step = step, .lost = lost};
+          check_same(run_recovering(recipe_of_playing(), options, &failure), undisturbed);
+        }
+}
+
+TEST_CASE("manual optimization: a failure between two updates is undone on all ranks",
+          "[recovery]") {
+  const auto options = options_of(1, 7);
+  const auto undisturbed = run_recovering(recipe_of_playing(), options);
+  for (const std::int64_t place : {0, 1, 2, 3})
+    for (const bool lost : {true, false}) {
+      CAPTURE(place, lost);
+      const injected failure{.rank = 1, .lost = lost};
+      const auto now = run_recovering(recipe_of_playing(place), options, &failure);
+      check_same(now, undisturbed);
+      CHECK(now.generations == 2);
+      CHECK(now.survivors_with_state == (lost ? 2 : 3));
+      CHECK(now.base_step == 2);
+    }
+}

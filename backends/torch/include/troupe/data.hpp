@@ -78,6 +78,7 @@ struct data_loading {
   /// rest are left out: other ones in each epoch if `shuffle`.
   bool drop_last = false;
   sampler_ptr order;                 ///< training with `shuffle`; null: the ledger's permutation
+  std::int32_t num_workers = 1;      ///< loader::options::num_workers
   std::int32_t prefetch = 2;         ///< loader::options::prefetch
   std::int32_t device_prefetch = 0;  ///< loader::options::device_prefetch
   /// Batches between two step marks of a device that collects operators (accelerator::mark_step).
@@ -141,13 +142,16 @@ struct loader_options {
   data_layout layout;  ///< layout.size: entries of an epoch that are used
   /// Whose share of each micro-batch is read.
   std::int64_t rank = 0;
-  /// Batches that a thread assembles ahead; 0: no thread, next() assembles.
+  /// Threads that assemble batches, each one batch at a time. 0: no thread, next() assembles.
+  std::int32_t num_workers = 1;
+  /// Batches ahead for each of these threads (torch's prefetch_factor). 0: as no thread.
   std::int32_t prefetch = 2;
   sampler_ptr order;  ///< with `shuffle`; null: the ledger's permutation of all samples
   /// Batches are made ready to be copied to its devices (accelerator::staged). Null: they are not.
   std::shared_ptr<const accelerator> staged_for = nullptr;
-  /// Batches that a second thread copies to `device` ahead (accelerator::uploaded of `staged_for`).
-  /// It takes them from the first thread, so `prefetch` is not 0. 0: batches stay on the host.
+  /// Batches that a further thread copies to `device` ahead (accelerator::uploaded of
+  /// `staged_for`). It takes them from those threads, so there are some. 0: batches stay on the
+  /// host.
   std::int32_t device_prefetch = 0;
   std::optional<c10::Device> device = std::nullopt;  ///< for device_prefetch
   std::int64_t batches_per_execution = 1;            ///< data_loading::batches_per_execution
@@ -159,12 +163,13 @@ loader_options loader_options_of(const data_loading& how, stage purpose, const d
                                  std::int64_t ranks, std::int64_t batch_size);
 
 /// One rank's iteration over one dataset: micro-batches in the ledger's order (train: the epoch's
-/// permutation; evaluation: 0 .. size-1). A thread of the loader assembles at most `prefetch`
-/// batches ahead (0: no thread), and a second one copies at most `device_prefetch` of them to the
-/// device. So at most `prefetch` + `device_prefetch` batches are under way, and one more that is
-/// being copied holds memory of the host. Batches keep their order. An error of either thread takes
-/// the place of its batch: `next` returns the batches before it, throws the error, and throws it
-/// again until the next pass. Not thread-safe; destruction ends the threads.
+/// permutation; evaluation: 0 .. size-1). Threads of the loader assemble at most `num_workers` x
+/// `prefetch` batches ahead, and another one copies at most `device_prefetch` of them to the
+/// device. So at most the sum of both is under way, and one more batch that is being copied holds
+/// memory of the host. Batches keep their order and have the same bytes with any number of threads.
+/// An error of a thread takes the place of its batch: `next` returns the batches before it, throws
+/// the error, and throws it again until the next pass. Not thread-safe; destruction ends the
+/// threads.
 ///
 /// strategy::process_dataloader may wrap a loader in one of its own, which overrides members, or
 /// replace it: batches may come from anywhere, as long as `layout` says how many there are.

@@ -208,8 +208,8 @@ struct module : torch::nn::Module {
   /// on_train_batch_end, and those that the two members below call. It counts as one step,
   /// whatever training_step does, and may return nothing. Schedulers are left to training_step
   /// (optimizers_in_use). Refused with accumulate_grad_batches, gradient_clip_val,
-  /// truncated_bptt_steps, a communication hook, and in jobs that can restart. Read once, after
-  /// configure_optimizers.
+  /// truncated_bptt_steps and a communication hook. In jobs that can restart each step costs a copy
+  /// of the weights, gradients and optimizers. Read once, after configure_optimizers.
   virtual bool automatic_optimization() const { return true; }
   /// In training_step: adds the gradients of `loss`, summed over ranks by their samples, to those
   /// that there are. Collective: every rank calls it equally often. So each rank needs samples in

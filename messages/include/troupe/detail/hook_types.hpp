@@ -16,6 +16,7 @@
 #include "troupe/detail/position.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -82,6 +83,8 @@ struct on_exception {
   position at;
   std::string type;
   std::string what;
+  /// On rank 0, with checkpoint_policy::on_exception: take a snapshot of this last point.
+  std::optional<loop_state> save = {};
   friend bool operator==(const on_exception&, const on_exception&) = default;
 };
 /// The strategy releases what it holds: after the barrier "teardown" if `orderly`, without a

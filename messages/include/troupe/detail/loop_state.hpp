@@ -56,6 +56,8 @@ struct resume_point {
   loop_state loop;
   std::int64_t last_saved = -1;  ///< step of the newest checkpoint of the run, -1: none
   std::uint8_t ending = 0;       ///< the stop_reason of a hook or decider that ends the run
+  bool save_due = false;         ///< by the clock: a checkpoint
+  bool validation_due = false;   ///< by the clock: a validation
   friend bool operator==(const resume_point&, const resume_point&) = default;
 };
 

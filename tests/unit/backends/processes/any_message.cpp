@@ -44,7 +44,9 @@ public:
     return {small(), small(), small(), small(), yes(), numbers(), {{real(), yes(), 3}},
             small(), small(), 2};
   }
-  resume_point point() { return {number(), resume_point::next::go, yes(), loop(), small(), 3}; }
+  resume_point point() {
+    return {number(), resume_point::next::go, yes(), loop(), small(), 3, yes(), yes()};
+  }
   position where() { return {stage::validate, small(), small(), small(), 1, 2}; }
   value some() {
     return value_map{{{"a", value_list{{1, 2.5, "x", true, value{}}}}, {"b", text()}}};
@@ -73,6 +75,8 @@ public:
     o.devices = {static_cast<std::int32_t>(small()), {2, 0}};
     o.stop_early = {{text(), real(), 2, yes()}};
     o.checkpoint.every_n_steps = small();
+    o.checkpoint.on_exception = yes();
+    o.accumulate_schedule = {{small(), small()}};
     o.time.detect = std::chrono::milliseconds{small()};
     o.elastic.max_restarts = static_cast<std::int32_t>(small());
     o.elastic.shards = 4;

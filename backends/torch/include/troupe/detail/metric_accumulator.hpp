@@ -69,6 +69,8 @@ public:
   /// the front of `bytes`.
   std::string bytes() const;
   static metric_accumulator parse(std::string_view& bytes);
+  /// The accumulated values of several ranks, in their order, as `total` of all of them.
+  static metric_accumulator joined(const std::vector<metric_accumulator>& ranks);
   /// The values of several ranks, in their order, as `reduce` of all of them would give.
   static metrics reduced(const std::vector<metric_accumulator>& ranks);
   /// Restores from a checkpoint: rank 0 passes `numbers` true, other ranks restore the names only.
