@@ -252,8 +252,8 @@ struct far_ended {
 struct deadline_passed {
   std::uint64_t id = 0;
 };
-/// Storage port to checkpointer: the result of operation `id`. Late: the checkpointer waits; it has
-/// one operation at a time in flight.
+/// Storage port to checkpointer: the result of operation `id`. Late: the checkpointer waits. It
+/// starts an operation only after the one before has ended.
 struct storage_answered {
   std::uint64_t id = 0;
   std::shared_ptr<const storage_answer> what;

@@ -20,9 +20,10 @@ public:
   /// The calls of one hook.
   struct entry {
     std::int64_t calls = 0;  ///< how many
-    /// In the rank's lane, without the hooks inside of it: those of an optimizer_step's closure.
+    /// The time in the rank's lane. Hooks that ran within this one are not part of it: those of an
+    /// optimizer_step's closure have entries of their own.
     std::chrono::nanoseconds took{0};
-    std::chrono::nanoseconds waited{0};  ///< of these: in collectives of training
+    std::chrono::nanoseconds waited{0};  ///< the part of `took` in collectives of training
     friend bool operator==(const entry&, const entry&) = default;
   };
 

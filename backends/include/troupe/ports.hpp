@@ -39,10 +39,10 @@ struct ports {
   /// Where ranks run their learners.
   std::shared_ptr<lane_backend> lanes;
   std::shared_ptr<rank_launcher> children;  ///< null: no ranks as processes
-  /// Of ids and names; nothing that is learned depends on it.
+  /// Makes the ids and names of jobs. The results of training do not depend on it.
   std::shared_ptr<troupe::entropy> random;
-  /// Monotonic: for what runs outside of the actors, whose clock is CAF's (lanes, figures in
-  /// results).
+  /// A monotonic clock for parts that are no actors: lanes, and the times in results. Actors read
+  /// CAF's clock.
   std::function<std::chrono::nanoseconds()> now;
   /// The exceptions of ranks in other processes that a job throws as themselves.
   exception_types exceptions;

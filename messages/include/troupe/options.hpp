@@ -139,9 +139,10 @@ struct own_name {
   /// The name under which the plug-in is registered.
   std::string text;
 };
-/// One of the kinds that Troupe has, or a plug-in of the program's own by its name:
-/// `options.strategy = strategy_kind::single_device`, `options.strategy = own_name{"my_strategy"}`.
-/// Ports, or the recipe's plug-ins, say which names there are; others are refused with a list.
+/// Names a part of a job: one of Troupe's kinds (`options.strategy = strategy_kind::single_device`)
+/// or a plug-in that the program has under a name of its own (`options.strategy =
+/// own_name{"my_strategy"}`). The plug-ins are those of the ports and of the recipe. A job that
+/// names another one is refused, with a list of the names that exist.
 template <class Kind>
 struct kind_or_name {
   /// Implicit, so that both assign.

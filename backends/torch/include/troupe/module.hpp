@@ -288,9 +288,10 @@ struct module : torch::nn::Module {
                                     std::int32_t dataloader);
   /// @}
 
-  // State: JSON text of the module. Rank 0's is saved with a checkpoint and passed back on load.
-  // In jobs that can restart, the text of one rank is also passed to ranks that join:
-  // on_save_checkpoint then runs on that rank alone, and must not call a collective.
+  // A module may keep a JSON text in checkpoints. Rank 0's text is saved; every rank gets it when
+  // the checkpoint is loaded. In a job that can restart, a rank that takes a dead rank's place gets
+  // the text of a living one. on_save_checkpoint runs on that rank alone then, and must not call a
+  // collective.
   /// Before the weights are copied, after the callbacks'. By default empty.
   virtual std::string on_save_checkpoint() { return {}; }
   /// `json` is what a rank's on_save_checkpoint returned; empty if nothing. Jobs that evaluate a

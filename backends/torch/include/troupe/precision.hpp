@@ -32,9 +32,10 @@ class strategy;
 /// same on all ranks; undefined when the step has none.
 using step_closure = std::function<at::Tensor()>;
 
-/// The base is 32-true: nothing is converted, nothing is scaled. One per rank; used by its lane
-/// only. Order within a step: convert_input, optimizer_step, and in its closure: forward_context
-/// around the step, pre_backward, backward, post_backward, pre_optimizer_step, (clipping).
+/// The number format of a fit. This class itself is 32-true: it converts and scales nothing. Each
+/// rank has an object of its own, which only its lane uses. Order within a step: convert_input,
+/// optimizer_step, and in its closure: forward_context around the step, pre_backward, backward,
+/// post_backward, pre_optimizer_step, (clipping).
 class precision {
 public:
   /// Undoes in its destructor what the context switched on, in the same thread.
