@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <tuple>
 #include <utility>
 
 #include "troupe/detail/coverage.hpp"
@@ -14,15 +13,6 @@ namespace troupe {
 using supervision::phase;
 
 namespace {
-
-// Orders first causes by generation, step and sequence. Failures that follow from another come
-// last.
-bool earlier(const failure& a, const failure& b) {
-  const auto key = [](const failure& f) {
-    return std::tuple{f.follows, f.generation, f.step, f.sequence, f.rank};
-  };
-  return key(a) < key(b);
-}
 
 bool over(phase p) {
   return p == phase::flushing_checkpointer || p == phase::flushing_observers || p == phase::done;
@@ -308,57 +298,38 @@ void supervisor_machine::handle(const request_abort& e, actions& out) {
 void supervisor_machine::handle(const supervision::trouble& e, actions& out) {
   auto what = e.what;
   if (!what.id) what.id = next_failure();
-  const auto same = [&](const failure& f) { return f.id == what.id; };
-  const bool known = (first_ && same(*first_)) || std::ranges::any_of(late_, same);
+  const bool known = failures_.is_first(what.id) || failures_.is_late(what.id);
   if (!e.ends_job || !known) announce_failure(lifecycle_kind::trouble, what, out);
-  if (!e.ends_job) return late_.push_back(std::move(what));
+  if (!e.ends_job) return failures_.add_late(std::move(what));
   if (phase_ == phase::forming || phase_ == phase::active || phase_ == phase::closing) {
     must_end_ = true;
     return fail(std::move(what), out);
   }
   // The ranks have ended or are ending: there is no generation to close.
-  if (first_ && same(*first_)) return;
-  std::erase_if(late_, same);
-  if (first_)
-    late_.push_back(std::move(what));
-  else
-    first_ = std::move(what);
+  failures_.end_job(std::move(what));
 }
 
-void supervisor_machine::keep_late(failure what) {
-  if (!what.id) what.id = next_failure();
-  late_.push_back(std::move(what));
+// A job that can restart does not fail because a rank is lost when all steps are done.
+bool supervisor_machine::comes_too_late(const failure& what) const {
+  return over(phase_) || (rules_.elastic.enabled() && done_ && !failures_.first() &&
+                          phase_ == phase::tearing && what.follows);
 }
 
-// The others are in the order of the first cause, so the outcome does not depend on which rank's
-// report arrived first.
-void supervisor_machine::keep_other(failure what) {
-  others_.insert(std::ranges::upper_bound(others_, what, earlier), std::move(what));
-}
-
-// Records a failure. The earliest one that follows from no other is the first cause. A forming or
-// active generation closes. In later phases the shutdown goes on.
+// Records a failure. A forming or active generation closes. In later phases the shutdown goes on.
 void supervisor_machine::fail(failure what, actions& out) {
-  const auto same = [&](const failure& f) { return f.id == what.id; };
-  const bool known = what.id && ((first_ && same(*first_)) || std::ranges::any_of(others_, same));
+  const bool known = what.id && failures_.holds(what.id);
   if (sometimes(known, coverage_point::failure_said_twice)) return;
   if (!what.id) what.id = next_failure();
   announce_failure(lifecycle_kind::rank_failed, what, out);
-  if (over(phase_) || comes_too_late(what)) {
+  if (comes_too_late(what)) {
     if (orderly_ && !over(phase_)) release_teardown(what, out);
-    late_.push_back(std::move(what));
-    return;
+    return failures_.add_late(std::move(what));
   }
-  if (!first_) {
-    first_ = std::move(what);
-  } else {
-    if (sometimes(earlier(what, *first_), coverage_point::earlier_cause)) std::swap(what, *first_);
-    keep_other(std::move(what));
-  }
+  failures_.add(std::move(what));
   sometimes(phase_ == phase::active && proposed_, coverage_point::vote_then_failure);
   begin_closing(out);
   if (sometimes(phase_ == phase::tearing && orderly_, coverage_point::teardown_released))
-    release_teardown(*first_, out);
+    release_teardown(*failures_.first(), out);
 }
 
 // Closes the generation, or ends the job after all when a later failure says so.
@@ -368,17 +339,12 @@ void supervisor_machine::begin_closing(actions& out) {
     orderly_ = false;
     over_ = !rules_.elastic.enabled();
     announce(lifecycle_kind::generation_closing, out);
-    arm_deadline(first_->follows ? limits_.settle : limits_.close, out);
+    arm_deadline(failures_.first()->follows ? limits_.settle : limits_.close, out);
   }
   if (phase_ != phase::closing) return;
   const bool ends = close_sent_ && !over_ && !may_restart();
   if (sometimes(ends, coverage_point::closed_for_good)) members_.reopen();
-  if (ends || (!close_sent_ && !first_->follows)) send_close(out);
-}
-
-failure_id supervisor_machine::next_failure() const {
-  return {incarnation_id{},
-          failures_before_ + (first_ ? 1 : 0) + others_.size() + late_.size() + 1};
+  if (ends || (!close_sent_ && !failures_.first()->follows)) send_close(out);
 }
 
 // --- deadlines -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/failure_record.hpp"
 #include "actors/membership.hpp"
 #include "actors/placements.hpp"
 #include "actors/restart_budget.hpp"
@@ -38,7 +39,7 @@ public:
   generation_id generation() const { return generation_; }
   std::int64_t committed() const { return committed_; }
   /// The id that the machine gives to the next failure that comes without one.
-  failure_id next_failure() const;
+  failure_id next_failure() const { return failures_.next_id(); }
 
   friend bool operator==(const supervisor_machine&, const supervisor_machine&) = default;
   std::uint64_t digest() const;
@@ -108,12 +109,10 @@ private:
   void fail(failure what, actions& out);
   void begin_closing(actions& out);
   void lose(member& m, failure what, bool reported, actions& out);
-  void keep_other(failure what);
-  void keep_late(failure what);
   bool comes_too_late(const failure& what) const;
   bool checkpoint_was_replaced(const failure& what) const;
   bool may_restart() const;
-  bool comes_back(const failure& what) const;
+  bool is_crash_loop() const;
   void send_close(actions& out);
   void release_teardown(const failure& why, actions& out);
   void close_if_all_closed(actions& out);
@@ -152,8 +151,7 @@ private:
   std::int64_t redone_ = 0;
   std::int64_t durable_ = 0;  // step of the checkpoint reported last
   std::vector<supervision::generation_end> ended_;
-  std::uint64_t failures_before_ = 0;  // of the generations that ended
-  bool resting_ = false;               // before the next one
+  bool resting_ = false;  // before the next one
   std::int64_t committed_ = 0;
   std::uint64_t deadline_ = 0;
   std::uint32_t waits_ = 0;  ///< times that the wait for ranks to prepare was extended
@@ -169,9 +167,7 @@ private:
   bool orderly_ = true;
   stop_reason ended_by_ = stop_reason::none;
   loop_state loop_;
-  std::optional<failure> first_;
-  std::vector<failure> others_;
-  std::vector<failure> late_;
+  failure_record failures_;
   std::vector<std::string> survivors_;  ///< that are not ranks
 };
 

@@ -107,7 +107,7 @@ void supervisor_machine::change_if_held(actions& out) {
 }
 
 failure supervisor_machine::why_closed() const {
-  if (first_) return *first_;
+  if (failures_.first()) return *failures_.first();
   failure change;
   change.what = "the membership changes";
   change.generation = generation_.value();
@@ -155,8 +155,7 @@ bool supervisor_machine::is_of_moved_rank(const fence& at) {
 // The old incarnation of a rank that has moved ends while the job goes on: the job does not fail
 // with it. Reports may be repeated.
 void supervisor_machine::report_of_moved_rank(const failure& what, actions& out) {
-  const auto same = [&](const failure& known) { return what.id && known.id == what.id; };
-  if (std::ranges::none_of(late_, same)) handle(supervision::trouble{what, false}, out);
+  if (!what.id || !failures_.is_late(what.id)) handle(supervision::trouble{what, false}, out);
 }
 
 // Takes down the incarnations that stay behind. Their answers are no member's.

@@ -91,7 +91,7 @@ void supervisor_machine::lose(member& m, failure what, bool reported, actions& o
     if (rules_.elastic.enabled() && done_ && !missed) what.follows = true;
     fail(std::move(what), out);
   } else if (reported) {
-    keep_late(std::move(what));
+    failures_.add_late(std::move(what));
   }
   close_if_all_closed(out);
   flush_if_all_gone(out);
@@ -120,7 +120,7 @@ void supervisor_machine::handle(const torn_down& e, actions& out) {
   if (!m || phase_ != phase::tearing) return;
   m->torn_down = true;
   if (!m->abandoned) m->unresponsive.clear();
-  for (const auto& f : e.late) keep_late(f);
+  for (const auto& f : e.late) failures_.add_late(f);
   flush_if_all_gone(out);
 }
 
@@ -133,16 +133,17 @@ void supervisor_machine::flush_if_all_gone(actions& out) {
 }
 
 void supervisor_machine::handle(const supervision::checkpointer_done& e, actions& out) {
-  for (const auto& f : e.late) keep_late(f);
+  for (const auto& f : e.late) failures_.add_late(f);
   if (phase_ != phase::flushing_checkpointer) return;
   phase_ = phase::flushing_observers;
-  announce(lifecycle_kind::job_ended, out, -1, {{"status", first_ ? "failed" : "ended"}});
+  announce(lifecycle_kind::job_ended, out, -1,
+           {{"status", failures_.first() ? "failed" : "ended"}});
   out.emplace_back(supervision::flush_observers{});
   arm_deadline(limits_.teardown, out);
 }
 
 void supervisor_machine::handle(const supervision::observers_done& e, actions& out) {
-  for (const auto& f : e.late) keep_late(f);
+  for (const auto& f : e.late) failures_.add_late(f);
   if (phase_ == phase::flushing_observers) finish(out);
 }
 
@@ -151,22 +152,21 @@ void supervisor_machine::finish(actions& out) {
   ++deadline_;
   supervision::complete end;
   // A rank that had finished may have been beyond the committed step.
-  if (!first_ || loop_.steps <= committed_) end.loop = loop_;
-  if (first_) end.loop.steps = committed_;
+  if (!failures_.first() || loop_.steps <= committed_) end.loop = loop_;
+  if (failures_.first()) end.loop.steps = committed_;
   end.generation = generation_;
   for (const auto& m : members_)
     if (!m.unresponsive.empty()) end.survivors.push_back(m.unresponsive);
   end.survivors.insert(end.survivors.end(), survivors_.begin(), survivors_.end());
-  end.late = late_;
+  end.late = failures_.late();
   if (rules_.elastic.enabled()) {
     end.generations = ended_;
     end.generations.push_back(record());
   }
   end.why = ended_by_;
-  if (first_) {
+  if (failures_.first()) {
     end.status = job_outcome::ending::failed;
-    end.first = first_;
-    end.first->others = others_;
+    end.first = failures_.whole();
   } else {
     // A run that a hook or a decider ends early is finished. A run that the caller or a signal ends
     // is stopped.

@@ -16,42 +16,21 @@ using supervision::phase;
 
 namespace {
 
-// Whether another attempt could end differently.
-bool curable(const failure& what, const elastic_options& elastic) {
-  switch (what.kind) {
-    case failure_kind::aborted:
-    case failure_kind::session_closed:
-    case failure_kind::actor_error:
-    case failure_kind::unexpected_message: return false;
-    default: break;
-  }
-  switch (what.code) {
-    case errc::bad_usage:
-    case errc::bad_configuration:
-    case errc::checkpoint:
-    case errc::device:
-    case errc::internal: return false;
-    default: break;
-  }
-  return what.kind != failure_kind::exception || what.follows ||
-         elastic.exceptions == elastic_options::on_exception::restart;
-}
-
 bool is_left(const member& m) { return !m.gone && !m.abandoned; }
 
 }  // namespace
 
 bool supervisor_machine::may_restart() const {
   if (must_end_ || !rules_.elastic.enabled()) return false;
-  if (!first_) return true;
+  if (!failures_.first()) return true;
   if (rules_.fixed && std::ranges::any_of(members_, &member::gone)) return false;
   const auto fine = [&](const failure& f) {
     return checkpoint_was_replaced(f) || curable(f, rules_.elastic);
   };
-  if (!fine(*first_) || !std::ranges::all_of(others_, fine)) return false;
+  if (!fine(*failures_.first()) || !std::ranges::all_of(failures_.others(), fine)) return false;
   if (waits_for_processes() || is_free()) return true;
   return budget_.left(now_, committed_) > 0 &&
-         !sometimes(comes_back(*first_), coverage_point::crash_loop);
+         !sometimes(is_crash_loop(), coverage_point::crash_loop);
 }
 
 // Ranks that begin at a checkpoint read it while the checkpointer may replace it by a newer one.
@@ -63,36 +42,25 @@ bool supervisor_machine::checkpoint_was_replaced(const failure& what) const {
 // A newer checkpoint is durable than the one that the ranks were to begin with, so that one may be
 // removed. The ranks train none meanwhile, so this ends when the checkpointer has no snapshot left.
 bool supervisor_machine::is_free() const {
-  return first_ && checkpoint_was_replaced(*first_) && durable_ > base_.loop.steps;
+  return failures_.first() && checkpoint_was_replaced(*failures_.first()) &&
+         durable_ > base_.loop.steps;
 }
 
 // A process for the ranks of a lost one could not be started, and the time to wait has not passed.
 bool supervisor_machine::waits_for_processes() const {
   return placements_.any() && generation_ > generation_id{1} &&
-         first_->kind == failure_kind::start_failed && budget_.may_wait(now_);
+         failures_.first()->kind == failure_kind::start_failed && budget_.may_wait(now_);
 }
 
-// The generation before ended in the same way, and no step was committed since. SIGKILL, SIGSTOP
-// and the loss of a connection come from outside of the process: the budget bounds them.
-bool supervisor_machine::comes_back(const failure& what) const {
-  const bool from_outside =
-      what.signal == "SIGKILL" || what.signal == "SIGSTOP" || what.kind == failure_kind::lost;
-  if (ended_.empty() || budget_.advanced(committed_) || from_outside) return false;
-  if (!ended_.back().ended_by) return false;
-  const auto& before = *ended_.back().ended_by;
-  // An exception may be thrown on every rank, and each time another one is the first.
-  const bool anywhere = what.kind == failure_kind::exception;
-  return what.kind == before.kind && what.type == before.type && what.hook == before.hook &&
-         (anywhere || what.rank == before.rank);
+// The generation before ended in the same way, and no step was committed since. What comes from
+// outside of the process is bounded by the budget.
+bool supervisor_machine::is_crash_loop() const {
+  if (ended_.empty() || budget_.advanced(committed_) || !ended_.back().ended_by) return false;
+  return comes_back(*failures_.first(), *ended_.back().ended_by);
 }
 
 void supervisor_machine::handle(const supervision::durable& e, actions&) {
   durable_ = e.step;  // a late checkpoint of a branch that was given up may have had a higher one
-}
-
-// A job that can restart does not fail because a rank is lost when all steps are done.
-bool supervisor_machine::comes_too_late(const failure& what) const {
-  return rules_.elastic.enabled() && done_ && !first_ && phase_ == phase::tearing && what.follows;
 }
 
 failure supervisor_machine::other_state(const member& m, const std::string& digest) const {
@@ -109,7 +77,7 @@ failure supervisor_machine::other_state(const member& m, const std::string& dige
 
 // The closing deadline has passed.
 void supervisor_machine::give_up_unclosed(actions& out) {
-  const bool planned = !first_;
+  const bool planned = !failures_.first();
   for (auto& m : members_) {
     if (!sometimes(!m.closed, coverage_point::closing_survivor)) continue;
     mark_unresponsive(m, over_ ? "on_exception" : "close_generation");
@@ -120,12 +88,12 @@ void supervisor_machine::give_up_unclosed(actions& out) {
     what.rank = members_.rank_of(m);
     what.step = m.held;
     what.generation = generation_.value();
-    what.follows = first_.has_value();
+    what.follows = failures_.first().has_value();
     if (planned) {
       fail(std::move(what), out);
       if (over_) return;  // the ranks have more time, to run on_exception
     } else {
-      keep_other(std::move(what));
+      failures_.add_other(std::move(what));
     }
     members_.abandon(m);
     members_.close(m);
@@ -191,10 +159,9 @@ std::int32_t supervisor_machine::working_processes() const {
 }
 
 supervision::generation_end supervisor_machine::record() const {
-  supervision::generation_end one{generation_, base_.loop.steps, redone_, 0, first_};
+  supervision::generation_end one{generation_, base_.loop.steps, redone_, 0, failures_.whole()};
   one.ranks = working_processes();
-  if (one.ended_by) one.ended_by->others = others_;
-  if (!first_ && phase_ == phase::closing) one.changed = wanted();
+  if (!failures_.first() && phase_ == phase::closing) one.changed = wanted();
   return one;
 }
 
@@ -213,19 +180,20 @@ void supervisor_machine::count_restart(actions& out) {
   budget_.fail(now_, committed_, waits || is_free());
   if (!waits || !budget_.wait(now_)) return;
   const auto limit = std::chrono::duration_cast<std::chrono::seconds>(rules_.elastic.wait);
-  announce(
-      lifecycle_kind::trouble, out, -1,
-      {{"what", fmt::format("waits at most {} s for a process: {}", limit.count(), first_->what)}});
+  announce(lifecycle_kind::trouble, out, -1,
+           {{"what", fmt::format("waits at most {} s for a process: {}", limit.count(),
+                                 failures_.first()->what)}});
 }
 
 // Every member has closed, or is gone or abandoned.
 void supervisor_machine::restart(actions& out) {
-  if (const auto pause = budget_.rest(committed_); first_ && pause.count() > 0 && !resting_) {
+  if (const auto pause = budget_.rest(committed_);
+      failures_.first() && pause.count() > 0 && !resting_) {
     resting_ = true;
     return arm_deadline(pause, out);
   }
   resting_ = false;
-  if (first_) count_restart(out);
+  if (failures_.first()) count_restart(out);
   auto over = record();
   const auto furthest = std::ranges::max_element(members_, {}, &member::held)->held;
   if (auto differs = agree_on_base()) {
@@ -239,17 +207,15 @@ void supervisor_machine::restart(actions& out) {
     committed_ = std::min(committed_, durable_);
   }
   const bool planned = wanted() != membership_change::none;
-  sometimes(first_ && planned, coverage_point::change_with_failure);
+  sometimes(failures_.first() && planned, coverage_point::change_with_failure);
   choose_moves();
   const auto holding = holders();
   sometimes(base_.number == 0 && furthest > 0, coverage_point::no_holder);
   sometimes(base_.number > 0 && holding.size() < members_.size(), coverage_point::state_restored);
   ended_.push_back(std::move(over));
-  if (first_) budget_.begin(committed_);
+  if (failures_.first()) budget_.begin(committed_);
   redone_ = std::max<std::int64_t>(0, furthest - base_.loop.steps);
-  failures_before_ += (first_ ? 1 : 0) + others_.size();
-  first_.reset();
-  others_.clear();
+  failures_.begin_generation();
   for (const auto& m : members_)
     if (m.abandoned && !m.gone && !placements_.any()) survivors_.push_back(m.unresponsive);
   waits_ = asked_ = 0;

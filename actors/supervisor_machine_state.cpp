@@ -27,16 +27,6 @@ std::string_view to_string(phase p) {
 
 }  // namespace supervision
 
-namespace {
-
-void add(stable_hasher& hash, const failure& f) {
-  hash.add(std::string_view{f.type}).add(std::string_view{f.what}).add(f.rank);
-  hash.add(std::string_view{f.hook}).add(f.step).add(f.generation).add(f.sequence).add(f.follows);
-  hash.add(f.kind).add(f.id.incarnation.value()).add(f.id.sequence);
-}
-
-}  // namespace
-
 void supervisor_machine::mark_unresponsive(member& m, std::string_view during) {
   m.unresponsive = fmt::format("rank {}: {}", members_.rank_of(m),
                                m.busy.empty() ? fmt::format("no answer to {}", during) : m.busy);
@@ -64,12 +54,7 @@ std::uint64_t supervisor_machine::digest() const {
     hash.add(std::string_view{m.unresponsive});
   }
   if (scales_) hash.add(scales_);
-  hash.add(first_.has_value());
-  if (first_) add(hash, *first_);
-  hash.add(others_.size());
-  for (const auto& f : others_) add(hash, f);
-  hash.add(late_.size());
-  for (const auto& f : late_) add(hash, f);
+  failures_.add_to(hash);
   for (const auto& s : survivors_) hash.add(std::string_view{s});
   if (rules_.elastic.enabled()) {
     hash.add(over_).add(must_end_).add(base_.number).add(std::string_view{base_digest_});
@@ -77,8 +62,7 @@ std::uint64_t supervisor_machine::digest() const {
         .add(durable_)
         .add(done_)
         .add(ended_.size())
-        .add(budget_.committed_at_failure())
-        .add(failures_before_);
+        .add(budget_.committed_at_failure());
     for (const auto& m : members_) hash.add(m.point.number).add(std::string_view{m.digest});
   }
   return hash.digest();
@@ -95,7 +79,7 @@ std::ostream& operator<<(std::ostream& out, const supervisor_machine& machine) {
         << (m.torn_down ? " torn" : "") << (m.gone ? " gone" : "")
         << (m.abandoned ? " abandoned" : "");
   }
-  if (machine.first_) out << "; first cause: " << render(*machine.first_);
+  if (const auto& first = machine.failures_.first()) out << "; first cause: " << render(*first);
   return out;
 }
 

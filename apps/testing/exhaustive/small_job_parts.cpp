@@ -12,7 +12,7 @@ namespace troupe {
 // Makes supervisors equal that differ only in what no later event and no check reads.
 struct supervisor_history {
   // Keeps only the members of the failure that later events and checks read:
-  // - kind, type and hook, and the rank unless it is an exception: supervisor_machine::comes_back
+  // - kind, type and hook, and the rank unless it is an exception: comes_back (failure_record.hpp)
   //   compares these with the next failure;
   // - the types of other failures, for the check that each exception is reported;
   // - with the rank the whole `key`, by which this failure was chosen as the first. The order of
@@ -60,17 +60,18 @@ struct supervisor_history {
   }
 
   static void forget(supervisor_machine& machine, std::uint64_t& deadline) {
-    if (machine.first_ && !machine.first_->follows) {
-      for (auto& other : machine.others_)
+    auto& failures = machine.failures_;
+    if (failures.first_ && !failures.first_->follows) {
+      for (auto& other : failures.others_)
         if (other.follows) reduce(other);
-      std::ranges::stable_sort(machine.others_, by_id);
+      std::ranges::stable_sort(failures.others_, by_id);
     }
     // A search has no old deadlines, so a number says only whether one is armed.
     machine.deadline_ = deadline = deadline != 0 ? 1 : 0;
     for (auto& generation : machine.ended_)
       if (generation.ended_by) generation.ended_by = cause(*generation.ended_by);
     // The ids of failures are only compared. Those of a generation have fewer than a hundred.
-    if (machine.failures_before_ > 0) machine.failures_before_ = 100;
+    if (failures.before_ > 0) failures.before_ = 100;
   }
 };
 
