@@ -40,7 +40,6 @@ private:
   channel& channel_of(const subgroup& among, const std::vector<std::int32_t>& members);
   bool step_channels();
   void end_all();
-  void step_closed();
 
   const std::shared_ptr<const library> functions_;
   const std::shared_ptr<communicator> control_;

@@ -49,8 +49,6 @@ public:
   }
   std::uint64_t size() const { return count_; }
   std::uint64_t bytes() const { return slots_.size() * sizeof(wide_digest); }
-  /// What the next doubling will need at its height.
-  bool about_to_grow() const { return (count_ + 1) * 4 >= slots_.size() * 3; }
 
 private:
   bool place(const wide_digest& d) {

@@ -109,8 +109,6 @@ public:
   }
   queue_number queue_image(queue_number q, std::size_t permutation);
 
-  std::size_t rank_parts() const { return ranks_.size(); }
-  std::size_t supervisor_parts() const { return supervisors_.size(); }
   std::uint64_t bytes() const;
 
 private:
