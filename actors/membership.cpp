@@ -1,9 +1,12 @@
 #include "actors/membership.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <utility>
 
+#include "troupe/detail/coverage.hpp"
 #include "troupe/detail/stable_hash.hpp"
 
 namespace troupe {
@@ -11,6 +14,7 @@ namespace troupe {
 void membership::begin_with(const std::vector<incarnation_id>& incarnations) {
   for (std::size_t r = 0; r < members_.size(); ++r) members_[r].incarnation = incarnations[r];
   behind_ = unprepared_ = unfinished_ = unclosed_ = there_ = members_.size();
+  generation_ = generation_.next();
   index();
 }
 
@@ -31,6 +35,7 @@ std::vector<std::int32_t> membership::begin_generation(std::int64_t held, std::i
     m = std::move(fresh);
   }
   unprepared_ = unfinished_ = unclosed_ = there_ = members_.size();
+  generation_ = generation_.next();
   recount(committed);
   index();
   return replaced;
@@ -55,6 +60,24 @@ member* membership::find(incarnation_id incarnation) {
     if (m.incarnation == incarnation) return &m;
   }
   return nullptr;
+}
+
+member* membership::sender(const fence& at) {
+  const bool here = at.job == job_ && at.generation == generation_;
+  auto* found = here ? find(at.incarnation) : nullptr;
+  return sometimes(!found || found->gone, coverage_point::fence_refused) ? nullptr : found;
+}
+
+bool membership::is_of_former(const fence& at) {
+  return at.job == job_ && at.generation < generation_ && !find(at.incarnation);
+}
+
+fence membership::fence_for(const member& m) const {
+  fence at;
+  at.job = job_;
+  at.generation = generation_;
+  at.incarnation = m.incarnation;
+  return at;
 }
 
 bool membership::hold(member& m, std::int64_t steps, std::int64_t committed) {
@@ -101,6 +124,11 @@ void membership::leave(member& m) {
 void membership::abandon(member& m) {
   if (!m.gone && !m.abandoned) --there_;
   m.abandoned = true;
+}
+
+void membership::mark_unresponsive(member& m, std::string_view during) {
+  m.unresponsive = fmt::format("rank {}: {}", rank_of(m),
+                               m.busy.empty() ? fmt::format("no answer to {}", during) : m.busy);
 }
 
 }  // namespace troupe

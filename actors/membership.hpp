@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "messages/control.hpp"
@@ -38,7 +39,7 @@ struct member {
 /// all of them.
 class membership {
 public:
-  explicit membership(std::size_t world) : members_(world) {}
+  membership(job_id job, std::size_t world) : job_(job), members_(world) {}
 
   /// The ranks of the first generation. Identities are distinct.
   void begin_with(const std::vector<incarnation_id>& incarnations);
@@ -53,11 +54,19 @@ public:
   auto end() const { return members_.end(); }
   std::size_t size() const { return members_.size(); }
   member& at(std::int32_t rank) { return members_.at(static_cast<std::size_t>(rank)); }
+  const member& at(std::int32_t rank) const { return members_.at(static_cast<std::size_t>(rank)); }
   std::int32_t rank_of(const member& m) const {
     return static_cast<std::int32_t>(&m - members_.data());
   }
   /// The member with this identity, or null.
   member* find(incarnation_id incarnation);
+  /// The sender of a message, or null: the message is of another job, generation or incarnation, or
+  /// the member is gone.
+  member* sender(const fence& at);
+  /// A message is from an incarnation that a rank left behind.
+  bool is_of_former(const fence& at);
+  /// The fence of messages to the member.
+  fence fence_for(const member& m) const;
 
   /// Notes that a rank holds `steps`. True: every member holds more than `committed` now.
   bool hold(member& m, std::int64_t steps, std::int64_t committed);
@@ -70,7 +79,12 @@ public:
   void reopen();
   void leave(member& m);
   void abandon(member& m);
+  /// The member did not answer in time. `during` names what it was asked for.
+  void mark_unresponsive(member& m, std::string_view during);
 
+  job_id job() const { return job_; }
+  /// 0 before `begin_with`. Each generation has the next number.
+  generation_id generation() const { return generation_; }
   std::size_t unprepared() const { return unprepared_; }
   std::size_t unfinished() const { return unfinished_; }
   std::size_t unclosed() const { return unclosed_; }
@@ -82,6 +96,8 @@ public:
 private:
   void index();
 
+  job_id job_;
+  generation_id generation_;
   std::vector<member> members_;
   // A hash table with open addressing, at most half full: index in members_ + 1, or 0.
   std::vector<std::uint32_t> by_incarnation_;

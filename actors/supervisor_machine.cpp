@@ -18,15 +18,65 @@ bool over(phase p) {
   return p == phase::flushing_checkpointer || p == phase::flushing_observers || p == phase::done;
 }
 
+// Whether the wait for the ranks may be extended once more: none that is missing was silent. A rank
+// that waits for a silent one reports that it is busy, too.
+bool still_forming(const membership& members, const deadlines& limits, std::uint32_t waits) {
+  const auto goes_on = [](const member& m) { return m.prepared || m.heard; };
+  return std::ranges::all_of(members, goes_on) && (waits + 1) * limits.form < limits.hook_limit;
+}
+
+// Names the ranks that were silent, or all that are missing when none was.
+failure not_formed(const membership& members, const deadlines& limits, std::uint32_t waits) {
+  const auto was_silent = [](const member& m) { return !m.prepared && !m.heard; };
+  const bool any = std::ranges::any_of(members, was_silent);
+  std::string missing;
+  for (const auto& m : members)
+    if (any ? was_silent(m) : !m.prepared)
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", members.rank_of(m));
+  const auto generation = members.generation().value();
+  auto what = make_failure(
+      failure_kind::deadline,
+      fmt::format("generation {} did not form in {} ms: no answer from rank {}", generation,
+                  (waits + 1) * (limits.form.count() / 1'000'000), missing));
+  what.code = errc::membership;
+  what.generation = generation;
+  return what;
+}
+
+failure other_state(const membership& members, const member& m, const generation_base& base,
+                    const std::string& digest) {
+  auto what = describe(user_error(
+      errc::job_failed,
+      fmt::format("the state of rank {} at step {} differs from that of the other ranks: its "
+                  "digest is {}, theirs is {}",
+                  members.rank_of(m), base.steps(), digest, base.digest)));
+  what.rank = members.rank_of(m);
+  what.step = base.steps();
+  what.generation = members.generation().value();
+  return what;
+}
+
+failure checkpoints_late(const deadlines& limits, std::int64_t committed, generation_id now) {
+  auto what = make_failure(
+      failure_kind::deadline,
+      fmt::format("the last checkpoint is not durable: its storage operation did not end within {} "
+                  "ms; look at the disk, or raise time.hook_limit",
+                  limits.flush.count() / 1'000'000));
+  what.code = errc::checkpoint;
+  what.hook = "save_checkpoint";
+  what.step = committed;
+  what.generation = now.value();
+  return what;
+}
+
 }  // namespace
 
 supervisor_machine::supervisor_machine(job_id job, std::int32_t world, deadlines limits,
                                        supervision::rules rules)
-    : job_(job),
-      limits_(limits),
+    : limits_(limits),
       rules_(rules),
       budget_(rules.elastic),
-      members_(static_cast<std::size_t>(world)),
+      members_(job, static_cast<std::size_t>(world)),
       placements_({rules.processes, rules.elastic.on_loss, rules.elastic.min_ranks,
                    rules.elastic.spares, limits.form}) {
   if (world < 1) throw internal_error(fmt::format("a world of {} ranks", world));
@@ -67,12 +117,14 @@ void supervisor_machine::start(member& m, std::int32_t process, actions& out) {
 
 // Needs the members of the new generation, and its base.
 void supervisor_machine::form(const std::vector<std::int32_t>& holders, actions& out) {
-  generation_ = generation_.next();
   phase_ = phase::forming;
   make_room(out);
   for (auto& m : members_) {
-    form_generation order{
-        fence_for(m), static_cast<std::int32_t>(members_.size()), base_, holders, {}};
+    form_generation order{members_.fence_for(m),
+                          static_cast<std::int32_t>(members_.size()),
+                          current_.base.point,
+                          holders,
+                          {}};
     out.emplace_back(supervision::tell{members_.rank_of(m), std::move(order)});
   }
   announce(lifecycle_kind::generation_forming, out, -1, why_forming());
@@ -80,48 +132,25 @@ void supervisor_machine::form(const std::vector<std::int32_t>& holders, actions&
 }
 
 void supervisor_machine::handle(const prepared& e, actions& out) {
-  auto* m = of(e.at);
+  auto* m = members_.sender(e.at);
   if (!m || phase_ != phase::forming) return;
-  if (base_.number > 0 && e.digest != base_digest_) return fail(other_state(*m, e.digest), out);
+  if (current_.base.held() && e.digest != current_.base.digest)
+    return fail(other_state(members_, *m, current_.base, e.digest), out);
   members_.prepare(*m);
   announce(lifecycle_kind::rank_started, out, members_.rank_of(*m));
   if (members_.unprepared() == 0) activate(out);
 }
 
-// Whether the wait for the ranks may be extended once more: none that is missing was silent. A rank
-// that waits for a silent one reports that it is busy, too.
-bool supervisor_machine::still_forming() const {
-  const auto goes_on = [](const member& m) { return m.prepared || m.heard; };
-  return std::ranges::all_of(members_, goes_on) && (waits_ + 1) * limits_.form < limits_.hook_limit;
-}
-
-// Names the ranks that were silent, or all that are missing when none was.
-failure supervisor_machine::not_formed() const {
-  const auto was_silent = [](const member& m) { return !m.prepared && !m.heard; };
-  const bool any = std::ranges::any_of(members_, was_silent);
-  std::string missing;
-  for (const auto& m : members_)
-    if (any ? was_silent(m) : !m.prepared)
-      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", members_.rank_of(m));
-  auto what = make_failure(
-      failure_kind::deadline,
-      fmt::format("generation {} did not form in {} ms: no answer from rank {}",
-                  generation_.value(), (waits_ + 1) * (limits_.form.count() / 1'000'000), missing));
-  what.code = errc::membership;
-  what.generation = generation_.value();
-  return what;
-}
-
 void supervisor_machine::activate(actions& out) {
   phase_ = phase::active;
   make_room(out);
-  commit(base_.loop.steps, out);
+  commit(current_.base.steps(), out);
   announce(lifecycle_kind::generation_active, out, -1,
-           {{"ranks", std::to_string(working_processes())},
+           {{"ranks", std::to_string(working_processes(members_, placements_))},
             {"shards", std::to_string(members_.size())}});
   for (auto& m : members_) {
     m.heard = false;
-    activate_generation order{fence_for(m)};
+    activate_generation order{members_.fence_for(m)};
     out.emplace_back(supervision::tell{members_.rank_of(m), order});
   }
   for (const auto spare : placements_.refill()) start(spare, out);
@@ -131,7 +160,7 @@ void supervisor_machine::activate(actions& out) {
 
 // Replaces the deadline before, whose id is void from now on.
 void supervisor_machine::ask_soon(actions& out) {
-  asked_ = 0;
+  current_.asked = 0;
   arm_deadline(limits_.close, out);
 }
 
@@ -145,22 +174,22 @@ bool supervisor_machine::ask_again(actions& out) {
       out.emplace_back(supervision::tell{members_.rank_of(m), std::move(what)});
       any = true;
     };
-    if (!std::exchange(m.heard, false)) tell(activate_generation{fence_for(m)});
-    if (proposed_ && !m.vote) tell(propose_stop{fence_for(m), stop_});
-    if (named_) tell(stop_order(m));
+    if (!std::exchange(m.heard, false)) tell(activate_generation{members_.fence_for(m)});
+    if (current_.proposed && !m.vote) tell(propose_stop{members_.fence_for(m), stop_});
+    if (current_.named) tell(stop_order(m));
   }
   return sometimes(any, coverage_point::asked_again);
 }
 
 void supervisor_machine::hear(member& m, actions& out) {
   m.heard = true;
-  if (std::exchange(asked_, 0) == asks_max) arm_deadline(limits_.close, out);
+  if (std::exchange(current_.asked, 0) == asks_max) arm_deadline(limits_.close, out);
 }
 
 // --- active --------------------------------------------------------------------------------------
 
 void supervisor_machine::handle(const step_done& e, actions& out) {
-  auto* m = of(e.at);
+  auto* m = members_.sender(e.at);
   // Steps that were done before the generation began to close still count.
   if (!m || (phase_ != phase::active && phase_ != phase::closing)) return;
   if (phase_ == phase::active) hear(*m, out);
@@ -170,7 +199,7 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
 
 // Every member holds so many steps.
 void supervisor_machine::commit(std::int64_t steps, actions& out) {
-  always(steps >= committed_ || base_.loop.steps < committed_, coverage_point::commit_grows);
+  always(steps >= committed_ || current_.base.steps() < committed_, coverage_point::commit_grows);
   if (steps <= committed_) return;
   committed_ = steps;
   budget_.end_wait();
@@ -188,40 +217,36 @@ void supervisor_machine::handle(const request_stop& e, actions& out) {
 
 // A stop that comes while the membership changes replaces the pause.
 void supervisor_machine::propose(actions& out) {
-  if (sometimes(named_.has_value(), coverage_point::stop_in_change)) return tell_stop(out);
-  if (proposed_) return;
-  proposed_ = true;
+  if (sometimes(current_.named.has_value(), coverage_point::stop_in_change)) return tell_stop(out);
+  if (current_.proposed) return;
+  current_.proposed = true;
   make_room(out);
   for (auto& m : members_) {
-    propose_stop order{fence_for(m), stop_};
+    propose_stop order{members_.fence_for(m), stop_};
     out.emplace_back(supervision::tell{members_.rank_of(m), order});
   }
   ask_soon(out);
 }
 
 void supervisor_machine::handle(const stop_vote& e, actions& out) {
-  auto* m = of(e.at);
-  if (!m || phase_ != phase::active || !proposed_ || named_) return;
+  auto* m = members_.sender(e.at);
+  if (!m || phase_ != phase::active || !current_.proposed || current_.named) return;
   hear(*m, out);
   m->vote = e.at.step.value();
-  name_stop_if_all_voted(out);
-}
-
-void supervisor_machine::name_stop_if_all_voted(actions& out) {
-  const auto voted = [](const member& m) { return m.vote.has_value(); };
+  const auto voted = [](const member& each) { return each.vote.has_value(); };
   if (!std::ranges::all_of(members_, voted)) return;
-  named_ = *std::ranges::max_element(members_, {}, &member::vote)->vote;
+  current_.named = *std::ranges::max_element(members_, {}, &member::vote)->vote;
   // No rank has passed the next step, so all pause right after it, and hold the same point.
-  if (stop_ == stop_reason::none) ++*named_;
+  if (stop_ == stop_reason::none) ++*current_.named;
   const auto furthest = std::ranges::max_element(members_, {}, &member::held);
-  always(*named_ >= furthest->held, coverage_point::stop_not_passed);
+  always(*current_.named >= furthest->held, coverage_point::stop_not_passed);
   tell_stop(out);
 }
 
 void supervisor_machine::tell_stop(actions& out) {
   make_room(out);
   if (stop_ != stop_reason::none)
-    announce(lifecycle_kind::stop_agreed, out, -1, {{"steps", std::to_string(*named_)}});
+    announce(lifecycle_kind::stop_agreed, out, -1, {{"steps", std::to_string(*current_.named)}});
   for (const auto& m : members_)
     out.emplace_back(supervision::tell{members_.rank_of(m), stop_order(m)});
   ask_soon(out);
@@ -229,13 +254,13 @@ void supervisor_machine::tell_stop(actions& out) {
 
 // Needs the agreed step.
 stop_at supervisor_machine::stop_order(const member& m) const {
-  stop_at order{fence_for(m), stop_, stop_ == stop_reason::none};
-  order.at.step = step_id{*named_};
+  stop_at order{members_.fence_for(m), stop_, stop_ == stop_reason::none};
+  order.at.step = step_id{*current_.named};
   return order;
 }
 
 void supervisor_machine::handle(const rank_finished& e, actions& out) {
-  auto* m = of(e.at);
+  auto* m = members_.sender(e.at);
   if (!m || phase_ != phase::active || m->finished) return;
   hear(*m, out);
   members_.finish(*m);
@@ -247,12 +272,12 @@ void supervisor_machine::handle(const rank_finished& e, actions& out) {
         describe(internal_error(fmt::format("rank {} ended after {} steps, others after {}",
                                             members_.rank_of(*m), e.loop.steps, loop_.steps)));
     what.rank = members_.rank_of(*m);
-    what.generation = generation_.value();
+    what.generation = generation().value();
     return fail(std::move(what), out);
   }
   if (first || members_.rank_of(*m) == 0) {
     loop_ = e.loop;
-    ended_by_ = e.why;
+    current_.ended_by = e.why;
   }
   if (members_.unfinished() > 0) return;
   if (loop_.steps > committed_) commit(loop_.steps, out);
@@ -264,20 +289,20 @@ void supervisor_machine::handle(const rank_finished& e, actions& out) {
 
 void supervisor_machine::handle(const rank_failed& e, actions& out) {
   if (!e.gone) {
-    if (of(e.at)) return fail(e.local->record, out);
+    if (members_.sender(e.at)) return fail(e.local->record, out);
     const bool in_teardown = e.local->record.hook == hooks::teardown::name;
-    if (in_teardown && is_of_moved_rank(e.at)) report_of_moved_rank(e.local->record, out);
+    if (in_teardown && members_.is_of_former(e.at)) report_of_moved_rank(e.local->record, out);
     return;
   }
   // A process can end before its rank has received a generation.
-  auto* m = e.at.job == job_ ? members_.find(e.at.incarnation) : nullptr;
+  auto* m = e.at.job == members_.job() ? members_.find(e.at.incarnation) : nullptr;
   if (!m) return;
   auto what = e.local->record;
   if (what.kind == failure_kind::start_failed) {
     what.what = fmt::format("rank {} could not be started: {}", members_.rank_of(*m), what.what);
     what.code = errc::membership;
     what.rank = members_.rank_of(*m);
-    what.generation = generation_.value();
+    what.generation = generation().value();
   } else if (what.step == undefined) {
     what.step = m->held;
   }
@@ -287,10 +312,10 @@ void supervisor_machine::handle(const rank_failed& e, actions& out) {
 
 void supervisor_machine::handle(const request_abort& e, actions& out) {
   if (phase_ == phase::idle || over(phase_)) return;
-  if (phase_ == phase::closing && (over_ || must_end_)) return;
+  if (phase_ == phase::closing && (current_.over || must_end_)) return;
   must_end_ = true;
   auto what = make_failure(e.kind, e.why);
-  what.generation = generation_.value();
+  what.generation = generation().value();
   what.step = committed_;
   fail(std::move(what), out);
 }
@@ -322,13 +347,13 @@ void supervisor_machine::fail(failure what, actions& out) {
   if (!what.id) what.id = next_failure();
   announce_failure(lifecycle_kind::rank_failed, what, out);
   if (comes_too_late(what)) {
-    if (orderly_ && !over(phase_)) release_teardown(what, out);
+    if (current_.orderly && !over(phase_)) release_teardown(what, out);
     return failures_.add_late(std::move(what));
   }
   failures_.add(std::move(what));
-  sometimes(phase_ == phase::active && proposed_, coverage_point::vote_then_failure);
+  sometimes(phase_ == phase::active && current_.proposed, coverage_point::vote_then_failure);
   begin_closing(out);
-  if (sometimes(phase_ == phase::tearing && orderly_, coverage_point::teardown_released))
+  if (sometimes(phase_ == phase::tearing && current_.orderly, coverage_point::teardown_released))
     release_teardown(*failures_.first(), out);
 }
 
@@ -336,15 +361,15 @@ void supervisor_machine::fail(failure what, actions& out) {
 void supervisor_machine::begin_closing(actions& out) {
   if (phase_ == phase::forming || phase_ == phase::active) {
     phase_ = phase::closing;
-    orderly_ = false;
-    over_ = !rules_.elastic.enabled();
+    current_.orderly = false;
+    current_.over = !rules_.elastic.enabled();
     announce(lifecycle_kind::generation_closing, out);
     arm_deadline(failures_.first()->follows ? limits_.settle : limits_.close, out);
   }
   if (phase_ != phase::closing) return;
-  const bool ends = close_sent_ && !over_ && !may_restart();
+  const bool ends = current_.close_sent && !current_.over && !may_restart();
   if (sometimes(ends, coverage_point::closed_for_good)) members_.reopen();
-  if (ends || (!close_sent_ && !failures_.first()->follows)) send_close(out);
+  if (ends || (!current_.close_sent && !failures_.first()->follows)) send_close(out);
 }
 
 // --- deadlines -----------------------------------------------------------------------------------
@@ -353,23 +378,23 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
   if (sometimes(e.id != deadline_, coverage_point::old_deadline)) return;
   switch (phase_) {
     case phase::forming:
-      if (still_forming()) {
+      if (still_forming(members_, limits_, current_.waits)) {
         for (auto& m : members_) m.heard = false;
-        ++waits_;
+        ++current_.waits;
         return arm_deadline(limits_.form, out);
       }
       sometimes(true, coverage_point::forming_deadline);
-      fail(not_formed(), out);
+      fail(not_formed(members_, limits_, current_.waits), out);
       break;
     case phase::closing:
-      if (sometimes(!close_sent_, coverage_point::only_followers)) return send_close(out);
-      if (resting_) return restart(out);
+      if (sometimes(!current_.close_sent, coverage_point::only_followers)) return send_close(out);
+      if (current_.resting) return restart(out);
       give_up_unclosed(out);
       break;
     case phase::tearing:
       for (auto& m : members_) {
         if (m.gone || m.abandoned) continue;
-        mark_unresponsive(m, "teardown");
+        members_.mark_unresponsive(m, "teardown");
         sometimes(true, coverage_point::teardown_escalates);
         members_.abandon(m);
         announce(lifecycle_kind::survivor, out, members_.rank_of(m), {{"what", m.unresponsive}});
@@ -381,7 +406,7 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
     case phase::flushing_checkpointer:
       sometimes(true, coverage_point::flush_in_vain);
       survivors_.push_back("checkpointer: still writing");
-      handle(supervision::trouble{checkpoints_late(), true}, out);
+      handle(supervision::trouble{checkpoints_late(limits_, committed_, generation()), true}, out);
       handle(supervision::checkpointer_done{}, out);
       break;
     case phase::flushing_observers:
@@ -389,26 +414,13 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       finish(out);
       break;
     case phase::active:
-      asked_ = ask_again(out) ? asked_ + 1 : 0;
-      if (!sometimes(asked_ >= asks_max, coverage_point::asked_in_vain))
+      current_.asked = ask_again(out) ? current_.asked + 1 : 0;
+      if (!sometimes(current_.asked >= asks_max, coverage_point::asked_in_vain))
         arm_deadline(limits_.close, out);
       break;
     case phase::idle:
     case phase::done: break;
   }
-}
-
-failure supervisor_machine::checkpoints_late() const {
-  auto what = make_failure(
-      failure_kind::deadline,
-      fmt::format("the last checkpoint is not durable: its storage operation did not end within {} "
-                  "ms; look at the disk, or raise time.hook_limit",
-                  limits_.flush.count() / 1'000'000));
-  what.code = errc::checkpoint;
-  what.hook = "save_checkpoint";
-  what.step = committed_;
-  what.generation = generation_.value();
-  return what;
 }
 
 // --- small things --------------------------------------------------------------------------------
@@ -419,20 +431,6 @@ void supervisor_machine::make_room(actions& out, std::size_t each) const {
   out.reserve(out.size() + each * members_.size() + others);
 }
 
-member* supervisor_machine::of(const fence& at) {
-  const bool here = at.job == job_ && at.generation == generation_;
-  auto* found = here && phase_ != phase::idle ? members_.find(at.incarnation) : nullptr;
-  return sometimes(!found || found->gone, coverage_point::fence_refused) ? nullptr : found;
-}
-
-fence supervisor_machine::fence_for(const member& m) const {
-  fence at;
-  at.job = job_;
-  at.generation = generation_;
-  at.incarnation = m.incarnation;
-  return at;
-}
-
 void supervisor_machine::arm_deadline(std::chrono::nanoseconds delay, actions& out) {
   out.emplace_back(supervision::arm{++deadline_, delay});
 }
@@ -440,13 +438,13 @@ void supervisor_machine::arm_deadline(std::chrono::nanoseconds delay, actions& o
 void supervisor_machine::announce(lifecycle_kind event, actions& out, std::int32_t rank,
                                   std::map<std::string, std::string> details) {
   out.emplace_back(
-      supervision::announce{{event, rank, generation_.value(), committed_, std::move(details)}});
+      supervision::announce{{event, rank, generation().value(), committed_, std::move(details)}});
 }
 
 void supervisor_machine::announce_failure(lifecycle_kind event, const failure& what, actions& out) {
   out.emplace_back(supervision::announce{{event,
                                           what.rank,
-                                          generation_.value(),
+                                          generation().value(),
                                           committed_,
                                           {{"what", render(what)}},
                                           std::make_shared<const failure>(what)}});

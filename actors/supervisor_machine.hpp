@@ -5,13 +5,14 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "actors/failure_record.hpp"
+#include "actors/generation_base.hpp"
 #include "actors/membership.hpp"
+#include "actors/moves.hpp"
 #include "actors/placements.hpp"
 #include "actors/restart_budget.hpp"
 #include "actors/supervisor_events.hpp"
@@ -36,7 +37,7 @@ public:
   }
 
   supervision::phase phase() const { return phase_; }
-  generation_id generation() const { return generation_; }
+  generation_id generation() const { return members_.generation(); }
   std::int64_t committed() const { return committed_; }
   /// The id that the machine gives to the next failure that comes without one.
   failure_id next_failure() const { return failures_.next_id(); }
@@ -69,8 +70,6 @@ private:
   void handle(const request_scale& e, actions& out);
   void handle(const deadline_passed& e, actions& out);
 
-  member* of(const fence& at);
-  fence fence_for(const member& m) const;
   void make_room(actions& out, std::size_t each = 1) const;
   void arm_deadline(std::chrono::nanoseconds delay, actions& out);
   void announce(lifecycle_kind event, actions& out, std::int32_t rank = -1,
@@ -79,15 +78,12 @@ private:
   void start(std::int32_t process, actions& out) const;
   void start(member& m, std::int32_t process, actions& out);
   void form(const std::vector<std::int32_t>& holders, actions& out);
-  bool still_forming() const;
-  failure not_formed() const;
   void activate(actions& out);
   void ask_soon(actions& out);
   bool ask_again(actions& out);
   void hear(member& m, actions& out);
   void commit(std::int64_t steps, actions& out);
   void propose(actions& out);
-  void name_stop_if_all_voted(actions& out);
   stop_at stop_order(const member& m) const;
   void tell_stop(actions& out);
 
@@ -96,14 +92,6 @@ private:
   void refuse(std::string what, actions& out);
   void leave(std::int32_t process, actions& out);
   void change_if_held(actions& out);
-  failure why_closed() const;
-  void choose_moves();
-  void move_for_scaling();
-  void leave_old_processes(actions& out);
-  void end_left_processes(actions& out);
-  bool lives_in(std::int32_t process) const;
-  bool leaves(const member& m) const;
-  bool is_of_moved_rank(const fence& at);
   void report_of_moved_rank(const failure& what, actions& out);
 
   void fail(failure what, actions& out);
@@ -118,54 +106,34 @@ private:
   void close_if_all_closed(actions& out);
   void give_up_unclosed(actions& out);
   void restart(actions& out);
-  void replace(const std::vector<std::int32_t>& ranks, actions& out);
+  void move_ranks(actions& out);
   void abandon_process(const member& of, actions& out);
   std::map<std::string, std::string> why_forming() const;
   bool waits_for_processes() const;
   bool is_free() const;
   void count_restart(actions& out);
-  std::int32_t working_processes() const;
-  std::optional<std::string> agree_on_base();
-  std::vector<std::int32_t> holders() const;
-  failure other_state(const member& m, const std::string& digest) const;
   supervision::generation_end record() const;
 
   void start_teardown(actions& out);
   void flush_if_all_gone(actions& out);
   void finish(actions& out);
-  failure checkpoints_late() const;
-  void mark_unresponsive(member& m, std::string_view during);
 
-  job_id job_;
   deadlines limits_;
   supervision::phase phase_ = supervision::phase::idle;
-  generation_id generation_;
   supervision::rules rules_;
   restart_budget budget_;
   membership members_;
   placements placements_;
   std::chrono::nanoseconds now_{0};
-  // The base of the generation: where it began, and the digest of that state.
-  resume_point base_;
-  std::string base_digest_;
-  std::int64_t redone_ = 0;
+  generation_state current_;  // of this generation
   std::int64_t durable_ = 0;  // step of the checkpoint reported last
   std::vector<supervision::generation_end> ended_;
-  bool resting_ = false;  // before the next one
   std::int64_t committed_ = 0;
   std::uint64_t deadline_ = 0;
-  std::uint32_t waits_ = 0;  ///< times that the wait for ranks to prepare was extended
-  std::uint32_t asked_ = 0;  ///< times, since the last new order
-  stop_reason stop_ = stop_reason::none;
-  bool proposed_ = false;
-  std::optional<std::int64_t> named_;  // the step to stop at, or to pause at without a stop_
-  bool scales_ = false;                // the caller asked for it, and it is not done
-  bool close_sent_ = false;
-  bool over_ = true;       // once close is sent: the job ends with this generation
+  stop_reason stop_ = stop_reason::none;  // asked for; without one ranks are asked to pause
+  bool scales_ = false;                   // the caller asked for it, and it is not done
   bool done_ = false;      // every rank has finished: what fails now takes nothing away
   bool must_end_ = false;  // after a failure that no restart cures
-  bool orderly_ = true;
-  stop_reason ended_by_ = stop_reason::none;
   loop_state loop_;
   failure_record failures_;
   std::vector<std::string> survivors_;  ///< that are not ranks

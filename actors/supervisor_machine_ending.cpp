@@ -14,24 +14,28 @@ using supervision::phase;
 
 // A rank failed in an orderly teardown: this releases the ranks that wait for it at the barrier.
 void supervisor_machine::release_teardown(const failure& why, actions& out) {
-  orderly_ = false;
+  current_.orderly = false;
   make_room(out);
   for (auto& m : members_) {
     if (m.gone) continue;
-    close_generation order{fence_for(m), why};
+    close_generation order{members_.fence_for(m), why};
     out.emplace_back(supervision::tell{members_.rank_of(m), std::move(order)});
   }
   arm_deadline(limits_.teardown, out);
 }
 
 void supervisor_machine::send_close(actions& out) {
-  close_sent_ = true;
-  resting_ = false;
-  over_ = !may_restart();
+  failure why;
+  why.what = "the membership changes";
+  why.generation = generation().value();
+  if (failures_.first()) why = *failures_.first();
+  current_.close_sent = true;
+  current_.resting = false;
+  current_.over = !may_restart();
   make_room(out);
   for (auto& m : members_) {
     if (m.gone) continue;
-    close_generation order{fence_for(m), why_closed(), over_};
+    close_generation order{members_.fence_for(m), why, current_.over};
     out.emplace_back(supervision::tell{members_.rank_of(m), std::move(order)});
   }
   arm_deadline(limits_.close, out);
@@ -39,7 +43,7 @@ void supervisor_machine::send_close(actions& out) {
 }
 
 void supervisor_machine::handle(const closed_generation& e, actions& out) {
-  auto* m = of(e.at);
+  auto* m = members_.sender(e.at);
   if (!m || phase_ != phase::closing) return;
   if (m->closed) return;
   m->point = e.held;
@@ -50,15 +54,15 @@ void supervisor_machine::handle(const closed_generation& e, actions& out) {
 }
 
 void supervisor_machine::close_if_all_closed(actions& out) {
-  if (phase_ != phase::closing || members_.unclosed() > 0 || resting_) return;
-  if (!close_sent_ && !over_) return;
+  if (phase_ != phase::closing || members_.unclosed() > 0 || current_.resting) return;
+  if (!current_.close_sent && !current_.over) return;
   announce(lifecycle_kind::generation_closed, out);
-  if (over_) return start_teardown(out);
+  if (current_.over) return start_teardown(out);
   restart(out);
 }
 
 void supervisor_machine::handle(const rank_busy& e, actions&) {
-  auto* m = of(e.at);
+  auto* m = members_.sender(e.at);
   if (!m) return;
   if (phase_ == phase::forming && !m->prepared)
     m->heard = true;
@@ -74,7 +78,7 @@ void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
                                                    e.why.empty() ? "without a reason" : e.why));
   what.rank = e.rank;
   what.step = m.held;
-  what.generation = generation_.value();
+  what.generation = generation().value();
   lose(m, std::move(what), false, out);
 }
 
@@ -101,21 +105,21 @@ void supervisor_machine::lose(member& m, failure what, bool reported, actions& o
 
 void supervisor_machine::start_teardown(actions& out) {
   phase_ = phase::tearing;
-  announce(lifecycle_kind::teardown, out, -1, {{"orderly", orderly_ ? "true" : "false"}});
+  announce(lifecycle_kind::teardown, out, -1, {{"orderly", current_.orderly ? "true" : "false"}});
   make_room(out);
   for (auto& m : members_) {
     if (m.gone) continue;
-    tear_down order{fence_for(m), orderly_};
+    tear_down order{members_.fence_for(m), current_.orderly};
     out.emplace_back(supervision::tell{members_.rank_of(m), order});
   }
   for (const auto& p : placements_.all()) out.emplace_back(supervision::end_process{p.number});
-  arm_deadline(orderly_ ? limits_.orderly_teardown : limits_.teardown, out);
+  arm_deadline(current_.orderly ? limits_.orderly_teardown : limits_.teardown, out);
   flush_if_all_gone(out);
 }
 
 void supervisor_machine::handle(const torn_down& e, actions& out) {
-  auto* m = of(e.at);
-  if (is_of_moved_rank(e.at))
+  auto* m = members_.sender(e.at);
+  if (members_.is_of_former(e.at))
     for (const auto& f : e.late) report_of_moved_rank(f, out);
   if (!m || phase_ != phase::tearing) return;
   m->torn_down = true;
@@ -154,7 +158,7 @@ void supervisor_machine::finish(actions& out) {
   // A rank that had finished may have been beyond the committed step.
   if (!failures_.first() || loop_.steps <= committed_) end.loop = loop_;
   if (failures_.first()) end.loop.steps = committed_;
-  end.generation = generation_;
+  end.generation = generation();
   for (const auto& m : members_)
     if (!m.unresponsive.empty()) end.survivors.push_back(m.unresponsive);
   end.survivors.insert(end.survivors.end(), survivors_.begin(), survivors_.end());
@@ -163,15 +167,16 @@ void supervisor_machine::finish(actions& out) {
     end.generations = ended_;
     end.generations.push_back(record());
   }
-  end.why = ended_by_;
+  end.why = current_.ended_by;
   if (failures_.first()) {
     end.status = job_outcome::ending::failed;
     end.first = failures_.whole();
   } else {
     // A run that a hook or a decider ends early is finished. A run that the caller or a signal ends
     // is stopped.
-    const bool stopped = ended_by_ == stop_reason::caller || ended_by_ == stop_reason::interrupt ||
-                         ended_by_ == stop_reason::terminate;
+    const bool stopped = current_.ended_by == stop_reason::caller ||
+                         current_.ended_by == stop_reason::interrupt ||
+                         current_.ended_by == stop_reason::terminate;
     end.status = stopped ? job_outcome::ending::stopped : job_outcome::ending::finished;
   }
   out.push_back(std::move(end));

@@ -27,21 +27,11 @@ std::string_view to_string(phase p) {
 
 }  // namespace supervision
 
-void supervisor_machine::mark_unresponsive(member& m, std::string_view during) {
-  m.unresponsive = fmt::format("rank {}: {}", members_.rank_of(m),
-                               m.busy.empty() ? fmt::format("no answer to {}", during) : m.busy);
-}
-
 std::uint64_t supervisor_machine::digest() const {
   stable_hasher hash;
-  hash.add(job_.value())
-      .add(phase_)
-      .add(generation_.value())
-      .add(committed_)
-      .add(deadline_)
-      .add(waits_)
-      .add(asked_);
-  hash.add(stop_).add(proposed_).add(named_).add(close_sent_).add(orderly_).add(ended_by_);
+  hash.add(members_.job().value()).add(phase_).add(generation().value()).add(committed_);
+  hash.add(deadline_).add(stop_);
+  current_.add_to(hash);
   hash.add(loop_.steps).add(loop_.epoch).add(loop_.batch).add(loop_.samples);
   for (const auto& m : members_) {
     hash.add(m.incarnation.value())
@@ -57,19 +47,15 @@ std::uint64_t supervisor_machine::digest() const {
   failures_.add_to(hash);
   for (const auto& s : survivors_) hash.add(std::string_view{s});
   if (rules_.elastic.enabled()) {
-    hash.add(over_).add(must_end_).add(base_.number).add(std::string_view{base_digest_});
-    hash.add(redone_)
-        .add(durable_)
-        .add(done_)
-        .add(ended_.size())
-        .add(budget_.committed_at_failure());
+    hash.add(must_end_).add(durable_).add(done_).add(ended_.size());
+    hash.add(budget_.committed_at_failure());
     for (const auto& m : members_) hash.add(m.point.number).add(std::string_view{m.digest});
   }
   return hash.digest();
 }
 
 std::ostream& operator<<(std::ostream& out, const supervisor_machine& machine) {
-  out << "supervisor " << to_string(machine.phase_) << " generation " << machine.generation_
+  out << "supervisor " << to_string(machine.phase_) << " generation " << machine.generation()
       << " committed " << machine.committed_;
   for (const auto& m : machine.members_) {
     out << "; rank " << machine.members_.rank_of(m) << (m.prepared ? " prepared" : "") << " holds "
