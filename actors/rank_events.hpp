@@ -1,4 +1,21 @@
-// What the rank machine takes and what it returns (actors/rank_machine.hpp).
+// Events, actions and phases of the rank machine (actors/rank_machine.hpp). The edges that matter:
+//
+// phase        event                     next phase: actions
+// waiting      form_generation           opening: open
+// opening      opened, it has the base   prepared: report
+// opening      opened, it lacks it       setting_up: submit the set-up hooks, without peers
+// setting_up   answered                  restoring: bind, submit restore_state
+// restoring    answered                  prepared: report
+// prepared     activate_generation       active: submit the first run
+// active       answered                  active: report, submit; after the last finished: report
+// any of them  opened, answered: failed  failed: report, abort_communicator
+// any of them  close_generation          closing: abort_communicator, submit rewind or on_exception
+// closing      answered                  closed: report
+// closed       form_generation           opening: open; without the state reopening: close_lane
+// reopening    lane_ended                opening: open_lane, open
+// closed, ...  tear_down                 tearing: submit teardown, once the lane is free
+// tearing      answered                  ending: close_lane
+// ending       lane_ended                gone: report, end
 #pragma once
 
 #include <chrono>
@@ -85,6 +102,24 @@ struct end {};
 
 using action = std::variant<open, bind, open_lane, submit, abort_communicator, attend, close_lane,
                             report, show, row, end>;
+
+enum class phase : std::uint8_t {
+  waiting,     ///< for a generation
+  reopening,   ///< its lane, for a new learner
+  opening,     ///< its communicator
+  setting_up,  ///< a new learner, without peers
+  restoring,   ///< the state of the base, with all ranks
+  prepared,    ///< for the other ranks
+  active,      ///< fitting
+  finished,    ///< fitted; other ranks may still train
+  failed,      ///< reported, waiting for the generation to close
+  closing,     ///< rewind or on_exception is to run or runs
+  closed,      ///< waiting for the next generation, or to be taken down
+  tearing,     ///< teardown is to run or runs
+  ending,      ///< the lane is to end
+  gone,
+};
+std::string_view to_string(phase p);
 
 }  // namespace ranks
 

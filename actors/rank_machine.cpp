@@ -40,21 +40,14 @@ bool rank_machine::current(const fence& at) const {
 void rank_machine::handle(const form_generation& e, actions& out) {
   const bool mine = e.at.incarnation == mine_.incarnation;
   if (!mine || check(e.at, mine_) != fence_verdict::future_generation) return;
-  if (phase_ == phase::closing && !over_) {
-    next_ = {e.at, e.world, e.base, e.holders, e.resume, false, {}, true};
+  if (phase_ == phase::closing && !here_.over) {
+    next_.emplace(e);
     return;
   }
   if (phase_ != phase::waiting && phase_ != phase::closed) return;
   mine_.term = e.at.term;
   mine_.generation = e.at.generation;
-  world_ = e.world;
-  base_ = e.base;
-  holders_ = e.holders;
-  resume_ = e.resume;
-  first_ = failed_with_ = {};
-  orderly_ = true;
-  over_ = overdue_ = tear_down_asked_ = false;
-  ended_by_ = stop_reason::none;
+  here_ = rank_generation::of(e);
   if (!used_) begin_anew();
   if (holds_base() || !used_) return open_communicator(out);
   phase_ = phase::reopening;
@@ -63,47 +56,46 @@ void rank_machine::handle(const form_generation& e, actions& out) {
 }
 
 bool rank_machine::holds_base() const {
-  return base_.number > 0 && !torn_ && fit_.point().number == base_.number &&
-         std::ranges::binary_search(holders_, plan_.rank);
+  return !torn_ && fit_.point().number == here_.base.number && here_.held_by(plan_.rank);
 }
 
 void rank_machine::open_communicator(actions& out) {
   phase_ = phase::opening;
   if (mine_.generation > generation_id{1}) out.emplace_back(ranks::attend{false});
-  const bool alone = base_.number > 0 && !holds_base();
-  out.emplace_back(ranks::open{mine_.generation, world_, alone});
+  const bool alone = here_.has_base() && !holds_base();
+  out.emplace_back(ranks::open{mine_.generation, here_.world, alone});
 }
 
 void rank_machine::handle(const ranks::opened& e, actions& out) {
   if (phase_ != phase::opening) return;
   if (e.why_not) return fail(*e.why_not, out);
-  if (base_.number == 0) return is_prepared(out);
+  if (!here_.has_base()) return is_prepared(out);
   if (!holds_base()) {
     phase_ = phase::setting_up;
     used_ = true;
     return feed(fit_events::set_up{}, out);
   }
-  if (holders_.size() == static_cast<std::size_t>(world_)) return is_prepared(out);
+  if (here_.held_by_all()) return is_prepared(out);
   restore(out);
 }
 
 // All ranks take part: those that hold the state send it.
 void rank_machine::restore(actions& out) {
   phase_ = phase::restoring;
-  const auto& loop = base_.loop;
+  const auto& loop = here_.base.loop;
   hooks::restore_state hook;
   hook.at.epoch = loop.epoch;
   hook.at.step = loop.steps;
   hook.at.batch = loop.batch;
   hook.cursor = loop.cursor;
-  hook.donors = holders_;
+  hook.donors = here_.holders;
   submit({hook}, true, out);
 }
 
 void rank_machine::is_prepared(actions& out) {
   phase_ = phase::prepared;
   out.emplace_back(ranks::report{
-      prepared{stamped(base_.loop.steps), base_.number > 0 ? digest_ : std::string{}}});
+      prepared{stamped(here_.base.loop.steps), here_.has_base() ? digest_ : std::string{}}});
 }
 
 void rank_machine::handle(const activate_generation& e, actions& out) {
@@ -114,18 +106,18 @@ void rank_machine::handle(const activate_generation& e, actions& out) {
   if (phase_ != phase::prepared) return;
   phase_ = phase::active;
   used_ = true;
-  if (base_.number > 0) return feed(fit_events::resume{}, out);
+  if (here_.has_base()) return feed(fit_events::resume{}, out);
   feed(fit_events::begin{}, out);
 }
 
 // A repeated activate_generation means that the supervisor has not received the report.
 void rank_machine::repeat_report(actions& out) {
   if (phase_ == phase::failed)
-    out.emplace_back(
-        ranks::report{rank_failed{stamped(failed_with_.step), without_exception(failed_with_)}});
+    out.emplace_back(ranks::report{
+        rank_failed{stamped(here_.failed_with.step), without_exception(here_.failed_with)}});
   else
-    out.emplace_back(
-        ranks::report{rank_finished{stamped(fit_.loop().steps), fit_.loop(), ended_by_, {}, {}}});
+    out.emplace_back(ranks::report{
+        rank_finished{stamped(fit_.loop().steps), fit_.loop(), here_.ended_by, {}, {}}});
 }
 
 void rank_machine::handle(const propose_stop& e, actions& out) {
@@ -169,7 +161,7 @@ void rank_machine::carry_out(fit_action what, actions& out) {
     out.emplace_back(ranks::row{{known->at, known->logged, known->prog_bar}});
   } else if (const auto* ended = std::get_if<fit_actions::finished>(&what)) {
     phase_ = phase::finished;
-    ended_by_ = ended->why;
+    here_.ended_by = ended->why;
     out.emplace_back(
         ranks::report{rank_finished{stamped(ended->loop.steps), ended->loop, ended->why, {}, {}}});
   }
@@ -178,7 +170,7 @@ void rank_machine::carry_out(fit_action what, actions& out) {
 void rank_machine::submit(std::vector<hook> hooks, bool keep_point, actions& out) {
   mine_.sequence = mine_.sequence.next();
   in_flight_ = mine_.sequence;
-  overdue_ = false;
+  here_.overdue = false;
   out.emplace_back(ranks::submit{{stamped(fit_.loop().steps), std::move(hooks), keep_point}});
 }
 
@@ -189,7 +181,7 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
     throw internal_error("rank machine: an answer to hooks that are not in flight");
   in_flight_.reset();
   const bool threw = outcome.word == run_verdict::failed;
-  sometimes(overdue_ && !threw, coverage_point::rank_done_after_all);
+  sometimes(here_.overdue && !threw, coverage_point::rank_done_after_all);
   const auto failed_with = [failed] { return failed ? *failed : failure{}; };
   switch (phase_) {
     case phase::active:
@@ -205,11 +197,11 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
       return feed_by([&] { fit_.ran(handled, outcome, todo_); }, out);
     case phase::restoring:
       if (threw) return fail(failed_with(), out);
-      if (!holds_base()) fit_.adopt(base_);
+      if (!holds_base()) fit_.adopt(here_.base);
       digest_ = outcome.state_digest;
       return is_prepared(out);
     case phase::closing:
-      if (!rewinding_ && used_ && fit_.point().number > 0) settle(handled, outcome, out);
+      if (!here_.rewinding && used_ && fit_.point().number > 0) settle(handled, outcome, out);
       return answered_in_closing(outcome, failed, out);
     case phase::tearing:
       if (sometimes(threw, coverage_point::rank_fails_in_teardown)) fail(failed_with(), out);
@@ -241,7 +233,7 @@ void rank_machine::settle(std::uint32_t handled, const hook_outcome& outcome, ac
 void rank_machine::answered_in_closing(const hook_outcome& outcome, const failure* failed,
                                        actions& out) {
   const bool threw = outcome.word == run_verdict::failed;
-  if (std::exchange(rewinding_, false)) {
+  if (std::exchange(here_.rewinding, false)) {
     torn_ = threw;
     digest_ = outcome.state_digest;
     if (!threw) fit_.rewind();
@@ -249,7 +241,7 @@ void rank_machine::answered_in_closing(const hook_outcome& outcome, const failur
   }
   if (sometimes(threw && !(failed && failed->follows), coverage_point::rank_fails_in_closing)) {
     auto what = failed ? *failed : failure{};
-    what.follows = over_ && first_.type.empty();
+    what.follows = here_.over && here_.first.type.empty();
     fail(std::move(what), out);
   }
   go_on_closing(out);
@@ -269,7 +261,7 @@ void rank_machine::fail(failure what, actions& out) {
   out.emplace_back(ranks::report{rank_failed{stamped(what.step), without_exception(what)}});
   if (phase_ >= phase::opening && phase_ <= phase::finished) {
     phase_ = phase::failed;
-    failed_with_ = std::move(what);
+    here_.failed_with = std::move(what);
   }
 }
 
@@ -279,12 +271,7 @@ void rank_machine::number(failure& what) {
 }
 
 void rank_machine::handle(const close_generation& e, actions& out) {
-  if (next_ && check(e.at, next_->at) == fence_verdict::current) {
-    next_->closed = true;
-    next_->first = e.first;
-    next_->last = e.last;
-    return;
-  }
+  if (next_ && next_->take(e)) return;
   if (!current(e.at)) return;
   switch (phase_) {
     case phase::waiting:
@@ -293,7 +280,7 @@ void rank_machine::handle(const close_generation& e, actions& out) {
     case phase::tearing: out.emplace_back(ranks::abort_communicator{render(e.first)}); return;
     case phase::closing:
     case phase::closed:
-      if (over_ || !e.last) return;
+      if (here_.over || !e.last) return;
       break;
     case phase::reopening:
     case phase::opening:
@@ -306,9 +293,9 @@ void rank_machine::handle(const close_generation& e, actions& out) {
   }
   sometimes(phase_ == phase::finished, coverage_point::rank_closed_when_finished);
   phase_ = phase::closing;
-  orderly_ = false;
-  over_ = e.last;
-  first_ = e.first;
+  here_.orderly = false;
+  here_.over = e.last;
+  here_.first = e.first;
   out.emplace_back(ranks::abort_communicator{render(e.first)});
   out.emplace_back(ranks::attend{true});
   if (sometimes(!lane_free(), coverage_point::rank_closed_in_hook)) return;
@@ -319,21 +306,21 @@ void rank_machine::handle(const close_generation& e, actions& out) {
 // report that the generation is closed.
 void rank_machine::go_on_closing(actions& out) {
   if (reopening_) return;  // until there is a lane
-  if (!over_) {
+  if (!here_.over) {
     if (fit_.point().number == 0 || torn_) return is_closed(out);
-    rewinding_ = true;
+    here_.rewinding = true;
     out.emplace_back(ranks::attend{false});
     hooks::rewind hook;
     hook.at.step = fit_.point().loop.steps;
     return submit({hook}, false, out);
   }
-  if (orderly_ || first_.type.empty()) return is_closed(out);
+  if (here_.orderly || here_.first.type.empty()) return is_closed(out);
   hooks::on_exception hook;
   hook.at = fit_.at();
-  hook.type = first_.type;
-  hook.what = first_.what;
+  hook.type = here_.first.type;
+  hook.what = here_.first.what;
   if (plan_.rank == 0) hook.save = fit_.unsaved();
-  first_.type.clear();
+  here_.first.type.clear();
   out.emplace_back(ranks::attend{false});
   submit({hook}, false, out);
 }
@@ -341,19 +328,16 @@ void rank_machine::go_on_closing(actions& out) {
 void rank_machine::is_closed(actions& out) {
   phase_ = phase::closed;
   closed_generation answer{stamped(fit_.loop().steps)};
-  if (!over_ && !torn_) answer.held = fit_.point();
+  if (!here_.over && !torn_) answer.held = fit_.point();
   if (answer.held.number > 0) answer.digest = digest_;
   out.emplace_back(ranks::report{std::move(answer)});
   auto next = std::exchange(next_, std::nullopt);
-  if (tear_down_asked_) return handle(tear_down{mine_, false}, out);
-  if (next) go_on_with(std::move(*next), out);
-}
-
-// While a process starts, its proxy answers close_generation for the rank, so the supervisor may be
-// ahead of it.
-void rank_machine::go_on_with(next_generation next, actions& out) {
-  handle(form_generation{next.at, next.world, next.base, next.holders, next.resume}, out);
-  if (next.closed) handle(close_generation{next.at, next.first, next.last}, out);
+  if (here_.tear_down_asked) return handle(tear_down{mine_, false}, out);
+  if (!next) return;
+  // While a process starts, its proxy answers close_generation for the rank, so the supervisor may
+  // be ahead of it.
+  handle(next->formed(), out);
+  if (const auto order = next->closed()) handle(*order, out);
 }
 
 // --- taking down ---------------------------------------------------------------------------------
@@ -362,9 +346,9 @@ void rank_machine::handle(const tear_down& e, actions& out) {
   const bool other = e.at.job != mine_.job || e.at.incarnation != mine_.incarnation;
   if (sometimes(other, coverage_point::rank_fence_refused)) return;
   if (phase_ == phase::tearing || phase_ == phase::ending) return;
-  orderly_ = orderly_ && e.orderly;
+  here_.orderly = here_.orderly && e.orderly;
   if (sometimes(!lane_free(), coverage_point::rank_torn_in_hook) || reopening_) {
-    tear_down_asked_ = true;
+    here_.tear_down_asked = true;
     return;
   }
   if (phase_ == phase::waiting) {  // no communicator was opened: there is none to close
@@ -375,7 +359,7 @@ void rank_machine::handle(const tear_down& e, actions& out) {
   phase_ = phase::tearing;
   hooks::teardown hook;
   hook.at.step = fit_.loop().steps;
-  hook.orderly = orderly_;
+  hook.orderly = here_.orderly;
   out.emplace_back(ranks::attend{false});
   submit({hook}, false, out);
 }
@@ -385,7 +369,7 @@ void rank_machine::begin_anew() {
   digest_.clear();
   if (mine_.generation <= generation_id{1}) return;
   auto plan = *plan_.fit;
-  if (!resume_.empty()) plan.resume = resume_;
+  if (!here_.resume.empty()) plan.resume = here_.resume;
   fit_ = fit_machine(shared_value<fit_plan>(std::move(plan)));
 }
 
@@ -419,8 +403,8 @@ void rank_machine::handle(const ranks::looked& e, actions& out) {
   }
   if (!e.busy || lane_free()) return;
   if (phase_ == phase::active) {
-    if (e.waits || overdue_ || e.since < plan_.limits.hook_limit) return;
-    overdue_ = sometimes(true, coverage_point::rank_overdue);
+    if (e.waits || here_.overdue || e.since < plan_.limits.hook_limit) return;
+    here_.overdue = sometimes(true, coverage_point::rank_overdue);
     auto what = make_failure(
         failure_kind::deadline,
         fmt::format("{} has been running for {:.1f} s, longer than the limit of {:.1f} s", e.hook,

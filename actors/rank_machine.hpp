@@ -18,31 +18,10 @@
 
 #include "actors/fit_machine.hpp"
 #include "actors/rank_events.hpp"
+#include "actors/rank_generation.hpp"
 #include "actors/time_knob.hpp"
 
 namespace troupe {
-
-namespace ranks {
-
-enum class phase : std::uint8_t {
-  waiting,     ///< for a generation
-  reopening,   ///< its lane, for a new learner
-  opening,     ///< its communicator
-  setting_up,  ///< a new learner, without peers
-  restoring,   ///< the state of the base, with all ranks
-  prepared,    ///< for the other ranks
-  active,      ///< fitting
-  finished,    ///< fitted; other ranks may still train
-  failed,      ///< reported, waiting for the generation to close
-  closing,     ///< rewind or on_exception is to run or runs
-  closed,      ///< waiting for the next generation, or to be taken down
-  tearing,     ///< teardown is to run or runs
-  ending,      ///< the lane is to end
-  gone,
-};
-std::string_view to_string(phase p);
-
-}  // namespace ranks
 
 /// The identity of a rank and its work.
 struct rank_plan {
@@ -76,19 +55,6 @@ public:
 
 private:
   using actions = std::vector<ranks::action>;
-  /// A form_generation that has arrived while the rank still closes; and the close_generation after
-  /// it, if that has arrived too.
-  struct next_generation {
-    fence at;
-    std::int32_t world = 1;
-    resume_point base;
-    std::vector<std::int32_t> holders;
-    std::string resume;
-    bool closed = false;
-    failure first;
-    bool last = true;
-    friend bool operator==(const next_generation&, const next_generation&) = default;
-  };
 
   void handle(const form_generation& e, actions& out);
   void handle(const activate_generation& e, actions& out);
@@ -122,7 +88,6 @@ private:
   void reopen_lane(actions& out);
   void begin_anew();
   void is_closed(actions& out);
-  void go_on_with(next_generation next, actions& out);
   void fail(failure what, actions& out);
   void number(failure& what);
   void repeat_report(actions& out);
@@ -131,26 +96,15 @@ private:
   rank_plan plan_;
   fence mine_;
   std::optional<next_generation> next_;
-  std::int32_t world_ = 1;
   ranks::phase phase_ = ranks::phase::waiting;
   fit_machine fit_;
   std::vector<fit_action> todo_;  ///< empty between events: only its memory is kept
   std::optional<sequence_id> in_flight_;
-  resume_point base_;  ///< of this generation
-  std::vector<std::int32_t> holders_;
-  std::string resume_;
-  bool reopening_ = false;                    ///< the lane is closed and will be opened again
-  bool used_ = false;                         ///< the learner has handled hooks
-  bool torn_ = false;                         ///< the learner cannot return to the last point
-  bool rewinding_ = false;                    ///< the run in flight is `rewind`
-  bool over_ = false;                         ///< once closing: the job ends with this generation
-  std::string digest_;                        ///< of the state at the last point
-  failure first_;                             ///< the first cause, once the generation closes
-  stop_reason ended_by_ = stop_reason::none;  ///< of the fit, once finished
-  failure failed_with_;                       ///< once failed
-  bool orderly_ = true;
-  bool tear_down_asked_ = false;
-  bool overdue_ = false;  ///< the hook in flight was reported
+  rank_generation here_;
+  bool reopening_ = false;  ///< the lane is closed and will be opened again
+  bool used_ = false;       ///< the learner has handled hooks
+  bool torn_ = false;       ///< the learner cannot return to the last point
+  std::string digest_;      ///< of the state at the last point
   std::uint64_t failures_ = 0;
   std::vector<failure> late_;
 };

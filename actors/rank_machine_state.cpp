@@ -31,17 +31,14 @@ std::string_view to_string(phase p) {
 std::uint64_t rank_machine::digest() const {
   stable_hasher hash;
   hash.add(plan_.rank).add(plan_.incarnation.value()).add(plan_.job.value());
-  hash.add(mine_.generation.value()).add(mine_.sequence.value()).add(world_).add(phase_);
+  hash.add(mine_.generation.value()).add(mine_.sequence.value()).add(phase_);
   hash.add(fit_.digest()).add(in_flight_.has_value());
   if (in_flight_) hash.add(in_flight_->value());
-  hash.add(std::string_view{first_.type}).add(std::string_view{first_.what});
-  hash.add(ended_by_).add(std::string_view{failed_with_.type}).add(failed_with_.step);
-  hash.add(orderly_).add(tear_down_asked_).add(overdue_).add(late_.size());
-  hash.add(failures_);
+  here_.add_to(hash);
+  hash.add(late_.size()).add(failures_);
   if (plan_.fit->keeps_points) {
-    hash.add(base_.number).add(holders_.size()).add(reopening_).add(used_);
-    hash.add(next_ ? next_->at.generation.value() : 0);
-    hash.add(torn_).add(rewinding_).add(over_).add(std::string_view{digest_});
+    hash.add(reopening_).add(used_).add(torn_).add(std::string_view{digest_});
+    if (next_) next_->add_to(hash);
   }
   return hash.digest();
 }
