@@ -1,4 +1,24 @@
-// Events, actions and phases of the fit machine (actors/fit_machine.hpp).
+// Events, actions and phases of the fit machine (actors/fit_machine.hpp). A phase ends with the
+// `ran` that handles its last hook; each phase with hooks emits run. The edges that matter:
+//
+// phase         event     next phase: actions
+// idle          begin     prepare
+// prepare       ran       launch
+// launch        ran       sanity, or train_start; evaluation, if the run is none that trains
+// sanity        ran       train_start
+// train_start   ran       window; after set_up at_point: is_set_up
+// window        ran       window: step_finished, at the end of a step; validation or checkpoint if
+//                           one is due; epoch_end after the last batch, or with skip_epoch
+// validation    ran       window; checkpoint or epoch_end as after a step
+// epoch_end     ran       window of the next epoch, or checkpoint
+// checkpoint    ran       window
+// window        ran       at a limit, or a stop that counts: last_checkpoint; close without a save
+// evaluation    ran       evaluation; close after the last batch
+// last_checkpoint  ran    close
+// close         ran       done: finished
+// any           propose_stop  the same: vote; it does not pass the step
+// window        stop_at   window up to that step; with `pause` at_point after it
+// at_point      resume    where the point says: sanity, train_start, window, ...
 #pragma once
 
 #include <cstdint>

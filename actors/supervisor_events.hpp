@@ -1,4 +1,23 @@
-// Events, actions and phases of the supervisor machine (actors/supervisor_machine.hpp).
+// Events, actions and phases of the supervisor machine (actors/supervisor_machine.hpp). The edges
+// that matter:
+//
+// phase     event                          next phase: actions
+// idle      begin                          forming: start_rank, form_generation, arm
+// forming   prepared, from all             active: commit, activate_generation, arm
+// active    step_done                      active: commit, once all members hold the step
+// active    request_stop, a change         active: propose_stop
+// active    stop_vote, from all            active: stop_at, with the highest vote
+// active    step_done, all have paused     closing: close_generation; the membership changes
+// active    rank_finished, from all        tearing: tear_down, orderly
+// forming,  a failure                      closing: close_generation, at once for a first cause,
+//   active                                   after a wait for one that only follows
+// closing   closed_generation, from all    forming: start_rank for lost and moved ranks,
+//                                            form_generation; tearing if the job is over: tear_down
+// tearing   rank_down, process_changed     flushing_checkpointer: flush_checkpointer, once all end
+// flushing_checkpointer  checkpointer_done   flushing_observers: flush_observers
+// flushing_observers     observers_done      done: complete
+//
+// docs/architecture.md says what each phase does when its deadline passes.
 #pragma once
 
 #include <chrono>

@@ -63,6 +63,11 @@ CASES = {
     "file_length": (
         [("actors/x.hpp", HEADER + "\n" * 500), ("tests/x.py", "\n" * 701), ("messages/cmake/x.cmake", "\n" * 501)],
         [("actors/x.hpp", HEADER + "\n" * 499), ("docs/x.md", "\n" * 900)]),
+    "machine_header": (
+        [("actors/lane_machine.hpp", HEADER + "int a;\n" * 119)],
+        [("actors/lane_machine.hpp", HEADER + "int a;\n" * 118),
+         ("actors/lane_machine.cpp", "int a;\n" * 120),
+         ("actors/lane_events.hpp", HEADER + "int a;\n" * 120)]),
     "function_length": (
         [("actors/x.hpp", HEADER + LONG_BODY),
          ("actors/x.hpp", HEADER + "namespace a {\nstruct s {\n" + LONG_BODY + "};\n}\n"),
