@@ -349,6 +349,7 @@ ran job::handle(rank& r) {
 }
 
 bool job::handle(rank& r, const hook& h, hook_outcome& out) {
+  handled.insert(name(h));
   if (h.is<hooks::process_dataloader>()) out.loaders.push_back({stage::train, 0, 3, 6, 2});
   if (h.is<hooks::connect>()) r.lane.number = 0, r.lane.set_up = true;
   if (const auto* step = h.get_if<hooks::optimizer_step>()) {

@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -50,6 +51,7 @@ public:
 
   std::vector<std::int64_t> commits;
   int killed = 0;
+  std::set<std::string_view> handled;  ///< names of hooks that lanes handled
   /// By rank and step: how often the weights were updated.
   std::map<std::pair<std::int32_t, std::int64_t>, int> updates;
 

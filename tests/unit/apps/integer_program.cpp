@@ -61,12 +61,19 @@ said troupe_says(std::vector<std::string> arguments, std::map<std::string, std::
   };
   program::console screen{into(all.out), into(all.err), {}};
   const integer_catalog learning{std::move(options)};
+  cluster_facts cluster;
+  cluster.variable = [variables](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional{found->second};
+  };
+  std::erase_if(variables, [](const auto& one) { return !one.first.starts_with("TROUPE_"); });
   const program::context around{.screen = screen,
                                 .learning = learning,
                                 .world = [] { return local_ports(); },
                                 .variables = std::move(variables),
                                 .wall = [] { return std::chrono::system_clock::now(); },
-                                .age = [] { return 1.0; }};
+                                .age = [] { return 1.0; },
+                                .cluster = std::move(cluster)};
   const auto end = program::run_program(std::move(arguments), around);
   all.code = end.code;
   all.survivors = end.survivors;

@@ -46,7 +46,8 @@ struct said {
   bool survivors = false;
 };
 
-/// Runs `troupe ARGUMENTS` in this process, in real time, on threads.
+/// Runs `troupe ARGUMENTS` in this process, in real time, on threads. Cluster environments are read
+/// from `variables`, too.
 said troupe_says(std::vector<std::string> arguments,
                  std::map<std::string, std::string> variables = {}, integer_options options = {});
 

@@ -230,6 +230,30 @@ TEST_CASE("models, doctor and config schema print JSON with a schema name", "[pr
   CHECK(json::parse(troupe_says({"config", "schema"}).out)["type"] == "object");
 }
 
+TEST_CASE("doctor names the launcher's environment, and lists one that is broken as a problem",
+          "[program]") {
+  const auto found = [](const std::map<std::string, std::string>& variables) {
+    return json::parse(troupe_says({"doctor", "--json"}, variables).out);
+  };
+  const auto torchrun = found({{"TORCHELASTIC_RUN_ID", "x"},
+                               {"WORLD_SIZE", "8"},
+                               {"RANK", "5"},
+                               {"LOCAL_RANK", "1"},
+                               {"GROUP_RANK", "2"}});
+  CHECK(torchrun["cluster_environment"] == json{{"name", "torchelastic"},
+                                                {"why", "TORCHELASTIC_RUN_ID is set"},
+                                                {"rank", 5},
+                                                {"world", 8},
+                                                {"local_rank", 1},
+                                                {"node_rank", 2}});
+  CHECK(torchrun["problems"].dump().find("environment") == std::string::npos);
+
+  const auto broken = found({{"SLURM_NTASKS", "2"}, {"SLURM_PROCID", "5"}, {"SLURM_LOCALID", "0"}});
+  const std::string why = "the slurm environment cannot be used: it says rank 5 of 2";
+  CHECK(broken["cluster_environment"] == json{{"name", "local"}, {"why", why}});
+  CHECK(std::ranges::count(broken["problems"], json(why)) == 1);
+}
+
 TEST_CASE("an unknown variable TROUPE_RANK: the command warns and names a similar one",
           "[program]") {
   const temporary_folder folder;

@@ -1,6 +1,7 @@
 // Goal: options become devices, one per local rank, or an error that names the fix before a rank
 // starts.
 #include "troupe/accelerator.hpp"
+#include "actors/job_check.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 
 #include "tests/support/catch.hpp"
@@ -147,6 +148,64 @@ TEST_CASE("a recipe writes the devices of a job into its options", "[accelerator
   recipe->settle_devices(options, 0);
   CHECK(options.accelerator.name == "some");
   CHECK(options.devices == device_choice{});
+}
+
+namespace {
+
+/// A stand-in for GPUs.
+class named_cuda : public some_devices {
+public:
+  named_cuda() : some_devices(2, 10) {}
+  std::string_view name() const override { return "cuda"; }
+};
+
+/// A stand-in for NCCL that no rank opens.
+class named_nccl : public communicator_backend {
+public:
+  std::string_view name() const override { return "nccl"; }
+  std::string unusable() const override { return {}; }
+  std::shared_ptr<communicator> open(const group_description&) override { return nullptr; }
+};
+
+/// "accepted", or why a job of two ranks over nccl is refused before its ranks start.
+std::string verdict_on_nccl(const std::string& accelerator, device_choice devices,
+                            placement_kind where = placement_kind::threads,
+                            stage purpose = stage::validate) {
+  torch_plugins plugins;
+  plugins.accelerators["cuda"] = [] { return std::make_shared<named_cuda>(); };
+  job what;
+  what.purpose = purpose;
+  what.recipe = make_recipe({}, nullptr, plugins);
+  what.options = on(accelerator, std::move(devices));
+  what.options.ranks = 2;
+  what.options.placement = where;
+  what.options.communicator = communicator_kind::nccl;
+  auto world = local_ports();
+  world.communicators = {std::make_shared<named_nccl>()};
+  try {
+    check_job(what, world);
+  } catch (const user_error& error) {
+    CHECK(error.code() == errc::device);
+    return error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("nccl is accepted for threads on the GPUs 0, 1 and so on, else refused with the reason",
+          "[accelerator]") {
+  CHECK(verdict_on_nccl("cuda", {.indices = {0, 1}}) == "accepted");
+  CHECK(verdict_on_nccl("cuda", {}) == "accepted");
+  CHECK(verdict_on_nccl("auto", {.count = 2}) == "accepted");
+  CHECK_THAT(verdict_on_nccl("cuda", {.indices = {1, 0}}),
+             Catch::Contains("it gives rank r the GPU r; leave out --devices"));
+  CHECK_THAT(verdict_on_nccl("cpu", {}), Catch::Contains("this job computes on the cpu") &&
+                                             Catch::Contains("--accelerator cuda"));
+  CHECK_THAT(verdict_on_nccl("cuda", {.indices = {0, 1}}, placement_kind::processes),
+             Catch::Contains("there is no communicator \"nccl\" between processes"));
+  // Functions that are called on ranks bring memory of their own.
+  CHECK(verdict_on_nccl("cpu", {}, placement_kind::threads, stage::call) == "accepted");
 }
 
 TEST_CASE("root_device is the local rank's, and shards share devices", "[accelerator]") {

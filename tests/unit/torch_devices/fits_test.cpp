@@ -3,6 +3,7 @@
 // of gradients that the device computes need no waiting thread, and one that failed is noticed.
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/lane_thread.hpp"
+#include "tests/support/kept_checkpoint.hpp"
 #include "tests/support/late_collectives.hpp"
 #include "tests/support/late_device.hpp"
 #include "tests/unit/torch_replicated/norm_models.hpp"
@@ -17,20 +18,6 @@ using namespace troupe;
 using namespace troupe::testing;
 
 namespace {
-
-/// Holds one checkpoint in memory.
-struct kept_checkpoint : checkpoint_io {
-  explicit kept_checkpoint(snapshot_ptr what) : kept(std::move(what)) {}
-  std::vector<checkpoint_file> encode(const snapshot&) const override { return {}; }
-  std::string commit_file() const override { return "none"; }
-  checkpoint_facts facts(std::span<const std::byte>, const std::string&) const override {
-    return {};
-  }
-  snapshot read(const std::string&) const override { return *kept; }
-  void remove(const std::string&) const override {}
-  found_checkpoint latest(const std::string&) const override { return {}; }
-  snapshot_ptr kept;
-};
 
 torch_plugins with_late() {
   torch_plugins plugins;
@@ -266,10 +253,12 @@ TEST_CASE("copies on two late devices equal the module on the CPU, batch norms j
   const lane_thread alone;
   rank_random draws{6};
   const random_scope scope{draws};
-  const auto dims = GENERATE(1, 2);
+  const auto dims = GENERATE(1, 2, 3);
+  const auto momentum = GENERATE(std::optional{0.1}, std::optional<double>{});
   const c10::DeviceIndex first = GENERATE(0, 1);  // the order of the devices is free
   const auto home = late_device(first), other = late_device(1 - first);
-  const auto how = torch::nn::BatchNormOptions(4);
+  CAPTURE(dims, momentum.has_value(), first);
+  const auto how = torch::nn::BatchNormOptions(4).momentum(momentum);
   const auto whole = std::make_shared<norm_net>(dims, how);
   const auto parts = std::make_shared<norm_net>(dims, how);
   whole->to(at::kDouble);
@@ -281,7 +270,10 @@ TEST_CASE("copies on two late devices equal the module on the CPU, batch norms j
     for (auto& [name, tensor] : all) tensor = tensor.to(at::kCPU);
     return all;
   };
-  for (const std::int64_t rows : {7, 4}) {
+  // The last batch is an evaluation, by the running statistics of those before.
+  for (const std::int64_t rows : {7, 4, 5}) {
+    whole->train(rows != 5);
+    parts->train(rows != 5);
     const auto x = samples(dims, rows);
     const auto target = torch::linspace(-1, 1, x.numel(), at::kDouble).view(x.sizes());
     whole->zero_grad();
@@ -295,6 +287,30 @@ TEST_CASE("copies on two late devices equal the module on the CPU, batch norms j
     a["output"] = expected, b["output"] = got.to(at::kCPU);
     CHECK(difference(b, a, 1e-9) == "");
   }
+}
+
+TEST_CASE("replicated: results and gradients go to an output device other than the first") {
+  late_accelerator();
+  const lane_thread alone;
+  rank_random draws{8};
+  const random_scope scope{draws};
+  const auto home = late_device(0), other = late_device(1);
+  const auto net = std::make_shared<norm_net>(1, torch::nn::BatchNormOptions(4));
+  net->to(at::kDouble);
+  net->eval();
+  const auto x = samples(1, 5);
+  const auto expected = net->forward(x);
+  const auto wanted = torch::autograd::grad({expected.sum()}, {net->scale})[0];
+  net->to(home);
+  const auto out = GENERATE_COPY(other, c10::Device{c10::kCPU});
+  const std::vector<c10::Device> used = GENERATE_COPY(std::vector{home, other}, std::vector{home});
+  replicated<norm_net> parallel{net, {.device_ids = used, .output_device = out}};
+  const auto got = parallel(x.to(home));
+  CHECK(got.device() == expected.to(out).device());
+  CHECK(at::allclose(got.to(at::kCPU), expected));
+  got.sum().backward();
+  CHECK(net->scale.grad().device() == home);
+  CHECK(at::allclose(net->scale.grad().to(at::kCPU), wanted));
 }
 
 // --- sums on devices -----------------------------------------------------------------------------

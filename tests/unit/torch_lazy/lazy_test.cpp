@@ -4,6 +4,7 @@
 #include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/lane_thread.hpp"
+#include "tests/support/kept_checkpoint.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/accelerator.hpp"
 #include "troupe/module_creation.hpp"
@@ -38,13 +39,15 @@ struct choices {
   double dropout = 0;
 };
 
-recipe_ptr classifying(const choices& how) {
+recipe_ptr classifying(const choices& how, const snapshot_ptr& from = nullptr) {
+  torch_plugins plugins;
+  if (from) plugins.checkpoints = std::make_shared<kept_checkpoint>(from);
   classifier_options options;
   options.model = how.model;
   options.optimizer = how.optimizer;
   options.layers.hidden = {32, 16};
   options.layers.dropout = how.dropout;
-  return recipe_for<classifier>(synthetic({.samples = 200, .evaluation = 40}), options);
+  return recipe_for<classifier>(plugins, synthetic({.samples = 200, .evaluation = 40}), options);
 }
 
 /// Operators on one tensor that LibTorch's graphs cannot hold.
@@ -84,8 +87,9 @@ std::vector<c10::OperatorHandle> on_host_only() {
   return found;
 }
 
-rank_end fitted(const recipe_ptr& recipe, const trainer_options& options) {
-  return run_good_job({.recipe = recipe, .options = options})[0];
+rank_end fitted(const recipe_ptr& recipe, const trainer_options& options,
+                const std::string& resume = {}) {
+  return run_good_job({.recipe = recipe, .options = options, .resume = resume})[0];
 }
 
 /// Writes down what LibTorch's lazy tensors did until the end of each step of all ranks.
@@ -266,6 +270,26 @@ TEST_CASE("lazy: several ranks end in the weights of as many on the CPU", "[lazy
   CHECK(difference(classifying(how), options) < rounding);
   if (how.optimizer == "sgd")
     CHECK(difference(classifying(how), options, precision_kind::f32_true) < 1e-6);
+}
+
+TEST_CASE("lazy: a fit that resumes on lazy devices or on the CPU ends as the whole fit",
+          "[lazy]") {
+  const auto ranks = GENERATE(1, 2);
+  const choices how{"mlp", "adamw", 0.5};
+  CAPTURE(ranks);
+  auto options = quick(ranks, 8, 6);
+  options.precision = precision_kind::f64_true;
+  const auto whole = fitted(classifying(how), on_lazy(options));
+  auto first = options;
+  first.max_steps = 3;
+  const auto half = fitted(classifying(how), on_lazy(first)).snapshot;
+  CHECK(half->loop.steps == 3);
+  const auto there = fitted(classifying(how, half), on_lazy(options), "here");
+  CHECK(there.snapshot->weights_digest == whole.snapshot->weights_digest);
+  CHECK(there.loop == whole.loop);
+  const auto here = fitted(classifying(how, half), options, "here");
+  CHECK(distance(weights_of(here.snapshot), weights_of(whole.snapshot)) < rounding);
+  CHECK(here.loop == whole.loop);
 }
 
 TEST_CASE("lazy: any exchange of gradients ends in the weights of the CPU", "[lazy]") {

@@ -1,6 +1,7 @@
 // Goal: copies of a module compute chunks of a batch, gradients reach the original, callbacks are
 // called as documented, and no copy waits for ever.
 #include <ATen/autocast_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/nn/modules.h>
 #include <torch/utils.h>
 
@@ -79,7 +80,9 @@ struct pair_net : torch::nn::Cloneable<pair_net>, replication_aware {
     register_module("again", first);
   }
   at::Tensor forward(const at::Tensor& x) { return second->forward(first->forward(x)); }
-  void on_replicate(const std::shared_ptr<replication_context>&, std::int64_t copy_id) override {
+  void on_replicate(const std::shared_ptr<replication_context>& context,
+                    std::int64_t copy_id) override {
+    book->calls.push_back({context->path(), copy_id, context});
     if (copy_id == refuses) throw std::runtime_error("refused");
   }
 
@@ -209,16 +212,20 @@ TEST_CASE("callbacks run copy by copy, parents first, each sub-module once, with
   const auto net = std::make_shared<pair_net>(book);
   replicated<pair_net> parallel{net, {.device_ids = cpus(3)}};
   parallel(torch::ones({6, 1}));
-  CHECK(book->texts() == std::vector<std::string>{"first:0", "second:0", "first:1", "second:1",
-                                                  "first:2", "second:2"});
+  // The root has no path.
+  CHECK(book->texts() == std::vector<std::string>{":0", "first:0", "second:0",  //
+                                                  ":1", "first:1", "second:1",  //
+                                                  ":2", "first:2", "second:2"});
   const auto before = book->calls;
-  CHECK(before[0].context == before[2].context);
-  CHECK(before[0].context == before[4].context);
-  CHECK(before[0].context != before[1].context);
-  CHECK(before[0].context->copies() == 3);
   book->calls.clear();
   parallel(torch::ones({6, 1}));
-  CHECK(book->calls[0].context != before[0].context);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(before[i].context == before[i + 3].context);
+    CHECK(before[i].context == before[i + 6].context);
+    CHECK(before[i].context != before[(i + 1) % 3].context);
+    CHECK(before[i].context->copies() == 3);
+    CHECK(book->calls[i].context != before[i].context);
+  }
 }
 
 TEST_CASE("callbacks: none with one device, copy 0 only with one chunk") {
@@ -229,7 +236,7 @@ TEST_CASE("callbacks: none with one device, copy 0 only with one chunk") {
   net->forward(torch::ones({6, 1}));
   CHECK(book->calls.empty());
   replicated<pair_net>{net, {.device_ids = cpus(3)}}.forward(torch::ones({1, 1}));
-  CHECK(book->texts() == std::vector<std::string>{"first:0", "second:0"});
+  CHECK(book->texts() == std::vector<std::string>{":0", "first:0", "second:0"});
   CHECK(book->calls[0].context->copies() == 1);
 }
 
@@ -278,6 +285,25 @@ TEST_CASE("copies have modes, autocast and random numbers of their own") {
   torch::manual_seed(11);
   parallel(torch::ones({3, 1}));
   for (const auto& [copy, numbers] : first) CHECK(drawn.at(copy).equal(numbers));
+}
+
+TEST_CASE("copies compute in the caller's inference mode") {
+  std::mutex lock;
+  std::map<std::int64_t, bool> modes;
+  const auto body = [&](probe& self, const at::Tensor& x) {
+    const std::lock_guard held{lock};
+    modes[self.copy] = c10::InferenceMode::is_enabled();
+    return x * self.weight;
+  };
+  const auto net = std::make_shared<pair_net>(std::make_shared<journal>(), body, body);
+  replicated<pair_net> parallel{net, {.device_ids = cpus(3)}};
+  const bool inference = GENERATE(true, false);
+  const c10::InferenceMode mode{inference};
+  const auto y = parallel(torch::ones({6, 1}));
+  CHECK(y.is_inference() == inference);
+  CHECK(y.requires_grad() != inference);
+  CHECK(y.equal(torch::ones({6, 1})));
+  CHECK(modes == std::map<std::int64_t, bool>{{0, inference}, {1, inference}, {2, inference}});
 }
 
 namespace {
@@ -376,13 +402,14 @@ TEST_CASE("a program's own replication gets the replication callbacks, each once
         return copies;
       });
   const auto copies = with_replication_callbacks(attached)(net, cpus(2));
-  CHECK(book->texts() == std::vector<std::string>{"first:0", "second:0", "first:1", "second:1"});
+  CHECK(book->texts() == std::vector<std::string>{":0", "first:0", "second:0",  //
+                                                  ":1", "first:1", "second:1"});
   for (const auto& copy : copies) copy->forward(torch::ones({1, 1}));
   CHECK(net->first->calls.item<double>() == 1);
   book->calls.clear();
   replicated<pair_net> parallel{net, {.device_ids = cpus(2)}, attached};
   parallel(torch::ones({2, 1}));
-  CHECK(book->calls.size() == 4);
+  CHECK(book->calls.size() == 6);
 }
 
 TEST_CASE("copies that do not run at the same time: the wait ends at the deadline") {

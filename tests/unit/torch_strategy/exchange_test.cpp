@@ -175,6 +175,24 @@ TEST_CASE("the trainer's gradient options reach the exchange") {
   CHECK_THAT(text_of(refused[0].error), Catch::Contains("set strategy.static_graph to false"));
 }
 
+TEST_CASE("without broadcast_buffers each rank keeps the running statistics of its own batches") {
+  struct normed : regression {
+    normed() : regression({.batch_norm = true, .optimize = {}}) {}
+    void on_train_end() override {
+      const auto& norm = *net[1]->as<torch::nn::BatchNorm1d>();
+      const auto means = all_gather(norm.running_mean), weights = all_gather(norm.weight.detach());
+      expect(weights[0].equal(weights[1]));
+      add_to_queue(value{means[0].equal(means[1])});
+    }
+  };
+  auto options = quick(2, 4, 3);
+  options.gradients.broadcast_buffers = GENERATE(true, false);
+  CAPTURE(options.gradients.broadcast_buffers);
+  const auto data = std::make_shared<table_data>(24);
+  const auto ends = run_good_job({.recipe = recipe_for<normed>(data), .options = options});
+  CHECK(ends[0].queued.front() == value{options.gradients.broadcast_buffers});
+}
+
 namespace {
 
 /// Gradients arrive twice in one backward hook.

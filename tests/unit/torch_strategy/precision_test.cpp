@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/kept_checkpoint.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
 
@@ -138,19 +139,8 @@ TEST_CASE("with the noop hook one rank has an infinite gradient: all ranks skip 
 }
 
 TEST_CASE("a resumed run goes on with the scale of its checkpoint") {
-  struct one_checkpoint : checkpoint_io {
-    std::vector<checkpoint_file> encode(const snapshot&) const override { return {}; }
-    std::string commit_file() const override { return "none"; }
-    checkpoint_facts facts(std::span<const std::byte>, const std::string&) const override {
-      return {};
-    }
-    snapshot read(const std::string&) const override { return *kept; }
-    void remove(const std::string&) const override {}
-    found_checkpoint latest(const std::string&) const override { return {}; }
-    snapshot_ptr kept;
-  };
   const auto data = std::make_shared<table_data>(64);
-  const auto io = std::make_shared<one_checkpoint>();
+  const auto io = std::make_shared<kept_checkpoint>();
   auto plugins = scaled({.init_scale = 8, .growth_interval = 3});
   plugins.checkpoints = io;
   const auto run = [&](std::int64_t steps, const std::string& resume) {
@@ -255,21 +245,31 @@ TEST_CASE("a scaler refuses float16 gradients and impossible settings") {
 
 namespace {
 
-/// Replaces optimizer and schedule, and runs backward itself.
+/// Replaces optimizer and schedule, opens contexts, and runs backward itself.
 struct takes_over : precision {
   struct counts {
-    std::atomic<int> built{0}, connected{0}, backwards{0}, holding{0};
+    std::atomic<int> built{0}, connected{0}, backwards{0}, forwards{0};
   };
+  /// Raises one of the numbers below while it exists, in the thread of its rank.
   struct held : context {
-    explicit held(std::shared_ptr<counts> by) : counted(std::move(by)) { ++counted->holding; }
-    ~held() override { --counted->holding; }
-    std::shared_ptr<counts> counted;
+    explicit held(int& which) : open(which) { ++open; }
+    ~held() override { --open; }
+    int& open;
   };
+  static inline thread_local int open_inits = 0;
+  static inline thread_local int open_forwards = 0;
+  static void expect_open(int inits, int forwards) {
+    expect(open_inits == inits && open_forwards == forwards);
+  }
   explicit takes_over(std::shared_ptr<counts> by) : of(std::move(by)) {}
   std::string_view name() const override { return "takes over"; }
   std::unique_ptr<context> init_context() override {
     ++of->built;
-    return std::make_unique<held>(of);
+    return std::make_unique<held>(open_inits);
+  }
+  std::unique_ptr<context> forward_context() override {
+    ++of->forwards;
+    return std::make_unique<held>(open_forwards);
   }
   void connect(troupe::module& which, optimizers& all, strategy&) override {
     ++of->connected;
@@ -279,6 +279,7 @@ struct takes_over : precision {
   void backward(const at::Tensor& loss, troupe::module&, torch::optim::Optimizer& optimizer,
                 const value&) override {
     ++of->backwards;
+    expect_open(0, 0);
     if (optimizer.param_groups()[0].options().get_lr() > 0.2)
       throw std::runtime_error("the optimizer was not replaced");
     loss.backward();
@@ -286,9 +287,21 @@ struct takes_over : precision {
   std::shared_ptr<counts> of;
 };
 
+/// Its optimizer is replaced. Checks which contexts of the precision are open.
 struct fast : regression {
+  fast() { takes_over::expect_open(1, 0); }
+  void configure_model() override { takes_over::expect_open(1, 0); }
   optimizers configure_optimizers() override {
+    takes_over::expect_open(0, 0);
     return torch::optim::SGD(parameters(), torch::optim::SGDOptions(0.7));
+  }
+  step_output training_step(const batch& b, std::int64_t index) override {
+    takes_over::expect_open(0, 1);
+    return regression::training_step(b, index);
+  }
+  void on_before_backward(const at::Tensor&) override { takes_over::expect_open(0, 0); }
+  void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+    takes_over::expect_open(0, 0);
   }
 };
 struct slowing : regression {
@@ -313,7 +326,7 @@ TEST_CASE("a precision may replace optimizers and schedulers and run backward it
   CHECK(seen->connected == 2);
   CHECK(seen->backwards == 2 * 5);
   CHECK(seen->built == 2 * 2);  // the module, and configure_model
-  CHECK(seen->holding == 0);
+  CHECK(seen->forwards == 2 * 5);
 }
 
 TEST_CASE("late optimizers: the precision sees them when they are there") {

@@ -1,6 +1,7 @@
 // Goal: what a user's strategy does in a member of Lightning's vocabulary takes effect in the run.
 #include <atomic>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
@@ -434,6 +435,35 @@ TEST_CASE("a strategy gets what a module wants saved, with its path and its stor
   CHECK(seen->at(0).steps == 1);
   CHECK(seen->at(1).path.empty());
   CHECK(seen->at(2).steps == 3);
+}
+
+TEST_CASE("a module gives the strategy a snapshot of its own, and all ranks read the file") {
+  struct own_state : regression {
+    explicit own_state(std::string path) : path_(std::move(path)) {}
+    void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+      if (at().step != 2) return;
+      snapshot own;
+      own.loop.steps = 2;
+      own.ranks = world();
+      own.model = {blob_of("centres", at::arange(3.0)), blob_of("hits", at::full({2}, 7))};
+      own.state = R"({"mine": true})";
+      auto& how = *strategy_in_use();
+      how.save_checkpoint(rank() == 0 ? std::make_shared<const snapshot>(own) : nullptr, path_, {});
+      const auto read = how.load_checkpoint(path_);
+      expect(read.model.size() == 2 && read.model[0].name == "centres");
+      expect(tensor_of(read.model[0]).equal(at::arange(3.0)));
+      expect(tensor_of(read.model[1]).equal(at::full({2}, 7)));
+      expect(read.loop.steps == 2 && nlohmann::json::parse(read.state).at("mine") == true);
+      add_to_queue(value{true});
+    }
+    std::string path_;
+  };
+  const temporary_folder folder;
+  const auto path = (folder.path() / "own" / "step-00000002").string();
+  const auto data = std::make_shared<table_data>(30);
+  const auto ends =
+      run_good_job({.recipe = recipe_for<own_state>(data, path), .options = quick(2, 3, 3)});
+  for (const auto& end : ends) CHECK(end.queued.front() == value{true});
 }
 
 // --- ends ----------------------------------------------------------------------------------------
