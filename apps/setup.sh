@@ -15,8 +15,8 @@ packages=(g++ cmake ninja-build ccache mold git ca-certificates python3
           libjemalloc-dev libspdlog-dev libxxhash-dev librapidcheck-dev zlib1g-dev libopenmpi-dev openmpi-bin
           dataset-fashion-mnist fortunes)
 want_nccl=
-# Read what Troupe writes for TensorBoard and Prometheus. Tests that need them are skipped without.
-readers=(tensorboard==2.21.0 protobuf absl-py prometheus-client)
+# Tests read with them what Troupe writes for TensorBoard and Prometheus, and compare measures. Skipped without.
+readers=(tensorboard==2.21.0 protobuf absl-py prometheus-client torchmetrics lightning-utilities packaging)
 want_readers=
 for flag in "$@"; do
   case $flag in
@@ -125,6 +125,6 @@ install_torch
 # CMake looks for NCCL there.
 [[ -z $want_nccl ]] ||
   add_to_venv nccl_installed "200 MB" nvidia-nccl-cu13==2.30.7 nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl
-[[ -z $want_readers ]] || (add_to_venv readers_installed "20 MB" "${readers[@]}") ||
+[[ -z $want_readers ]] || (add_to_venv readers_installed "30 MB" "${readers[@]}") ||
   say "tests go on without ${readers[*]}"
 configure
