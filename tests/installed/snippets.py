@@ -12,7 +12,7 @@ import sys
 PAGES = [
     ("README.md", "tests/installed/user_tests/module_test.cpp", 1),
     ("docs/testing.md", "tests/installed/user_tests/*", 8),
-    ("docs/callbacks.md", "tests/unit/torch_callbacks/documented_test.cpp", 4),
+    ("docs/callbacks.md", "tests/unit/torch_callbacks/trainer_test.cpp", 4),
     ("docs/tutorial.md", "tests/installed/tutorial/*", 6),
     ("docs/replicated.md", "tests/unit/torch_replicated/documented_test.cpp", 4),
     ("docs/data.md", "tests/unit/torch/own_data_test.cpp", 3),
