@@ -20,12 +20,6 @@ namespace troupe {
 
 namespace {
 
-struct wrapping : torch::nn::Module {
-  explicit wrapping(std::shared_ptr<torch::nn::Module> inner) {
-    register_module("module", std::move(inner));
-  }
-};
-
 std::int64_t members(const subgroup& among, std::int32_t world) {
   return among.ranks.empty() ? world : static_cast<std::int64_t>(among.ranks.size());
 }
@@ -219,12 +213,6 @@ std::vector<std::vector<std::byte>> data_parallel::gather_bytes(std::span<const 
   for (std::int32_t r = 0; r < world(); ++r)
     pieces.emplace_back(all.begin() + r * sent.size(), all.begin() + (r + 1) * sent.size());
   return pieces;
-}
-
-std::shared_ptr<torch::nn::Module> data_parallel::wrapped_module() const {
-  if (alone() || !bare_module()) return bare_module();
-  if (!wrapped_) wrapped_ = std::make_shared<wrapping>(bare_module());
-  return wrapped_;
 }
 
 }  // namespace troupe

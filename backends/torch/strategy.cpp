@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "backends/checkpoint/regular_file.hpp"
 #include "backends/checkpoint/safetensors.hpp"
@@ -128,7 +129,10 @@ c10::Device strategy::root_device() const {
   return device_of(devices, local_rank(), shards);
 }
 
-void strategy::connect(std::shared_ptr<troupe::module> which) { module_ = std::move(which); }
+void strategy::connect(std::shared_ptr<troupe::module> which) {
+  module_ = std::move(which);
+  converted_ = false;
+}
 
 void strategy::setup_environment() {
   const auto& e = *parts_.environment;
@@ -144,8 +148,12 @@ void strategy::setup_environment() {
 
 void strategy::bind(std::shared_ptr<communicator>, generation_id) {}
 
+void strategy::convert_once() {
+  if (!std::exchange(converted_, true)) numbers().convert_module(*module_);
+}
+
 void strategy::model_to_device() {
-  numbers().convert_module(*module_);
+  convert_once();
   module_->to(root_device());
 }
 
@@ -276,6 +284,7 @@ std::vector<tensor_blob> strategy::module_state() {
 std::vector<tensor_blob> strategy::local_module_state() { return state_of(*module_); }
 
 void strategy::load_module_state(const std::vector<tensor_blob>& state) {
+  convert_once();  // before the copy, which would round saved numbers of 64 bits to the module's 32
   load_state(*module_, state);
 }
 
@@ -355,8 +364,6 @@ void strategy::teardown(bool orderly) {
   numbers().teardown();
   parts_.environment->teardown();
 }
-
-std::shared_ptr<torch::nn::Module> strategy::wrapped_module() const { return module_; }
 
 strategy_table default_strategies() {
   return {{"single_device",

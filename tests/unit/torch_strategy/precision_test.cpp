@@ -138,6 +138,25 @@ TEST_CASE("with the noop hook one rank has an infinite gradient: all ranks skip 
   CHECK(skipped->weights_digest == end_of(options, spoiled::when::never, 0)->weights_digest);
 }
 
+TEST_CASE("a fit that resumes in any precision ends in the bytes of the whole fit") {
+  const auto kind =
+      GENERATE(precision_kind::f32_true, precision_kind::f64_true, precision_kind::bf16_mixed,
+               precision_kind::bf16_true, precision_kind::f16_mixed, precision_kind::f16_true);
+  CAPTURE(to_string(kind));
+  const auto data = std::make_shared<table_data>(64);
+  const auto io = std::make_shared<kept_checkpoint>();
+  torch_plugins plugins;
+  plugins.checkpoints = io;
+  const auto run = [&](std::int64_t steps, const std::string& resume) {
+    const auto recipe = make_recipe([] { return std::make_shared<regression>(); }, data, plugins);
+    return run_good_job({.recipe = recipe, .options = in(kind, steps), .resume = resume})[0]
+        .snapshot;
+  };
+  const auto whole = run(6, {});
+  io->kept = run(3, {});
+  CHECK(run(6, "here")->weights_digest == whole->weights_digest);
+}
+
 TEST_CASE("a resumed run goes on with the scale of its checkpoint") {
   const auto data = std::make_shared<table_data>(64);
   const auto io = std::make_shared<kept_checkpoint>();

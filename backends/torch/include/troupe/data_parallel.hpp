@@ -72,9 +72,6 @@ public:
                const subgroup& among) override;
   std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> mine) override;
 
-  /// The module as a submodule called `module`: keys of its parameters begin so.
-  std::shared_ptr<torch::nn::Module> wrapped_module() const override;
-
   /// Figures of the exchange so far.
   reducer::figures gradient_figures() const;
   /// Whether steps of this optimizer sum, clip and update in one pass.
@@ -111,7 +108,6 @@ private:
   std::unique_ptr<reducer> gradients_;
   std::vector<std::unique_ptr<fused>> fused_;  // by optimizer
   std::chrono::nanoseconds waited_{0};         // outside of gradients_
-  mutable std::shared_ptr<torch::nn::Module> wrapped_;
 };
 
 }  // namespace troupe

@@ -56,7 +56,7 @@ public:
   virtual std::string obstacle(const torch::optim::Optimizer& optimizer) const;
   /// Held while the module is made, and while configure_model runs. Null: nothing to switch.
   virtual std::unique_ptr<context> init_context() { return nullptr; }
-  /// Once, before the module moves to its device.
+  /// Once, before weights are loaded and before the module moves to its device.
   virtual void convert_module(torch::nn::Module& module) { (void)module; }
   /// In the hook setup_precision of a fit; with late optimizers in pre_dispatch. `all` may be
   /// changed: the rank trains with the optimizers and schedulers that it holds afterwards. `how`

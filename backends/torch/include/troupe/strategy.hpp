@@ -339,10 +339,6 @@ public:
 
   /// The module as the user wrote it; null before connect.
   const std::shared_ptr<troupe::module>& bare_module() const { return module_; }
-  /// The module with the parameter names that the strategy gives it (data_parallel with several
-  /// ranks: `module.` before each name), or the module itself. For reading: steps run
-  /// bare_module().
-  virtual std::shared_ptr<torch::nn::Module> wrapped_module() const;
   /// The rank's precision.
   precision& numbers() const { return *parts_.numbers; }
   /// What the rank was started with.
@@ -354,7 +350,10 @@ protected:
 
 private:
   strategy_parts parts_;
+  void convert_once();
+
   std::shared_ptr<troupe::module> module_;
+  bool converted_ = false;  // module_ has the precision's types
   optimizers* optimizers_ = nullptr;
 };
 

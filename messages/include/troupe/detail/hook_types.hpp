@@ -42,7 +42,7 @@ struct connect : plain { static constexpr std::string_view name = "connect"; };
 struct setup_environment : plain { static constexpr std::string_view name = "setup_environment"; };
 /// Once per host (local rank 0); the others wait at a barrier.
 struct prepare_data : plain { static constexpr std::string_view name = "prepare_data"; };
-/// Of the data module, the module and the strategy, between the barriers "pre_setup" and
+/// Of the data module, callbacks, the module and the strategy, between the barriers "pre_setup" and
 /// "post_setup".
 struct setup : plain { static constexpr std::string_view name = "setup"; };
 /// The module builds layers that it did not build in its constructor, inside
