@@ -5,6 +5,7 @@ import sys
 
 from metrics_port import Running
 from troupe_program import PROGRAM, check, check_code, check_equal, check_in, fit, main, metrics_of, result_of
+from troupe_service import ENDLESS, Service
 
 LOGGED = ["--logger", "csv,tensorboard", "--set", "log_every_n_steps=4"]
 
@@ -126,6 +127,23 @@ def story_prometheus_parses_the_metrics(folder):
     running.release()
     running.signal(15)
     check(running.end().code in (0, 143))
+
+
+def story_prometheus_parses_the_metrics_of_a_service(folder):
+    service = Service(folder)
+    names = ("first", "second")
+    for name in names:
+        service.start(ENDLESS, name)
+        service.wait_for_step(name, 5)
+    status, text = service.ask("GET", "/metrics")
+    check_equal(status, 200)
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    check_equal(families["troupe_service_jobs"].samples[0].value, 2)
+    check_equal(sorted(sample.labels["job"] for sample in families["troupe_ranks"].samples), sorted(names))
+    losses = {sample.labels["job"]: sample.value for sample in families["troupe_metric"].samples
+              if sample.labels["name"] == "train/loss"}
+    check(set(losses) == set(names) and all(value > 0 for value in losses.values()), losses)
+    check_equal(service.end(), 0)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from troupe_program import check, check_code, check_equal, check_in, main, troup
 from troupe_service import ENDLESS, SERVICE, SMALL, Service, changed, timed
 
 BOUND_MS = 50
+STREAMS = 32  # that may be open at once
 
 
 def digest(job):
@@ -313,6 +314,29 @@ def story_tls(folder):
     check_equal(service.wait_for_end("small")["state"], "finished")
     check(b"200" not in answer_to(service, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"), "plain HTTP is served")
     check_equal(service.ask("GET", "/healthz")[0], 200)
+    check_equal(service.end(), 0)
+
+
+def story_one_stream_too_many_is_refused_until_others_end(folder):
+    service = Service(folder)
+    service.start(ENDLESS, "run")
+
+    def opened():
+        client = service.connection()
+        client.request("GET", "/v1/jobs/run/events")
+        return client, client.getresponse()
+
+    streams = [opened() for _ in range(STREAMS)]
+    check_equal([answer.status for _, answer in streams], [200] * STREAMS)
+    client, answer = opened()
+    check_equal((answer.status, answer.read()), (503, b"too many streams are open: close one\n"))
+    client.close()
+    check_equal(service.ask("GET", "/healthz")[0], 200)
+    service.post("/v1/jobs/run/stop")
+    for client, answer in streams:
+        check_in(b"event: job", answer.read())
+        client.close()
+    check_equal(opened()[1].status, 200)
     check_equal(service.end(), 0)
 
 
