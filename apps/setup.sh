@@ -16,13 +16,13 @@ packages=(g++ cmake ninja-build ccache mold git ca-certificates python3
           dataset-fashion-mnist fortunes)
 want_nccl=
 # Tests read with them what Troupe writes for TensorBoard and Prometheus, and compare measures. Skipped without.
-readers=(tensorboard==2.21.0 protobuf absl-py prometheus-client torchmetrics lightning-utilities packaging)
-want_readers=
+test_packages=(tensorboard==2.21.0 protobuf absl-py prometheus-client torchmetrics==1.9.0 lightning-utilities packaging)
+want_test_packages=
 for flag in "$@"; do
   case $flag in
     --tests)
       packages+=(clang-format doxygen)
-      want_readers=yes
+      want_test_packages=yes
       ;;
     --nccl) want_nccl=yes ;;
   esac
@@ -125,6 +125,6 @@ install_torch
 # CMake looks for NCCL there.
 [[ -z $want_nccl ]] ||
   add_to_venv nccl_installed "200 MB" nvidia-nccl-cu13==2.30.7 nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl
-[[ -z $want_readers ]] || (add_to_venv readers_installed "30 MB" "${readers[@]}") ||
-  say "tests go on without ${readers[*]}"
+[[ -z $want_test_packages ]] || (add_to_venv test_packages_installed "30 MB" "${test_packages[@]}") ||
+  say "tests go on without ${test_packages[*]}"
 configure
