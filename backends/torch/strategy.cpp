@@ -7,10 +7,7 @@
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
-#include <algorithm>
-#include <cstring>
 #include <filesystem>
-#include <map>
 #include <utility>
 
 #include "backends/checkpoint/regular_file.hpp"
@@ -32,23 +29,6 @@ void forget_scratch(torch::optim::Optimizer& optimizer) {
   if (!dynamic_cast<torch::optim::LBFGS*>(&optimizer)) return;
   for (auto& [parameter, state] : optimizer.state())
     static_cast<torch::optim::LBFGSParamState&>(*state).al(std::nullopt);
-}
-
-// Compares what a launcher says of its hosts with the hosts that its ranks name. Not where these
-// have different numbers of ranks.
-void check_hosts(strategy& how, const cluster_environment& launcher) {
-  const auto mine = launcher.node_rank();
-  const auto all = how.gather_bytes(std::as_bytes(std::span{&mine, 1}));
-  if (std::cmp_not_equal(all.size(), how.world())) return;  // a strategy without collectives
-  std::map<std::int32_t, std::int32_t> ranks_of;
-  for (const auto& bytes : all) {
-    std::int32_t host = 0;
-    std::memcpy(&host, bytes.data(), sizeof host);
-    ++ranks_of[host];
-  }
-  const auto here = ranks_of.at(mine);
-  if (std::ranges::all_of(ranks_of, [&](const auto& of) { return of.second == here; }))
-    launcher.check(static_cast<std::int32_t>(ranks_of.size()), here);
 }
 
 }  // namespace
@@ -136,14 +116,12 @@ void strategy::connect(std::shared_ptr<troupe::module> which) {
 
 void strategy::setup_environment() {
   const auto& e = *parts_.environment;
-  if (e.rank() != parts_.about.rank || e.world() != parts_.about.world)
-    throw user_error(
-        errc::membership,
-        fmt::format("the {} environment says rank {} of {}, the job rank {} of {}: start "
-                    "as many ranks as the job has",
-                    e.name(), e.rank(), e.world(), parts_.about.rank, parts_.about.world));
-  // In a job that can restart a rank may set up alone, without collectives.
-  if (e.has_processes() && !keeps_points(parts_.about.options)) check_hosts(*this, e);
+  if (e.rank() == parts_.about.rank && e.world() == parts_.about.world) return;
+  throw user_error(
+      errc::membership,
+      fmt::format("the {} environment says rank {} of {}, the job rank {} of {}: start "
+                  "as many ranks as the job has",
+                  e.name(), e.rank(), e.world(), parts_.about.rank, parts_.about.world));
 }
 
 void strategy::bind(std::shared_ptr<communicator>, generation_id) {}

@@ -337,48 +337,6 @@ TEST_CASE("a user's cluster environment defines ranks and hosts") {
              Catch::Contains("the elsewhere environment says rank 0 of 3, the job rank 0 of 2"));
 }
 
-TEST_CASE("a launcher's environment that its ranks contradict is refused") {
-  using variables = std::map<std::string, std::string>;
-  const auto data = std::make_shared<table_data>(16);
-  const auto refusal = [&](const std::function<variables(std::int32_t)>& of_rank) {
-    torch_plugins plugins;
-    plugins.environment = [of_rank](const learner_context& about) {
-      auto set = of_rank(about.rank);
-      set.insert({{"SLURM_NTASKS", std::to_string(about.world)},
-                  {"SLURM_PROCID", std::to_string(about.rank)}});
-      cluster_facts facts;
-      facts.variable = [&set](const std::string& name) -> std::optional<std::string> {
-        return set.contains(name) ? std::optional{set.at(name)} : std::nullopt;
-      };
-      return slurm_environment(facts);
-    };
-    const auto make = [] { return std::make_shared<regression>(); };
-    const auto ends =
-        run_job({.recipe = make_recipe(make, data, plugins), .options = quick(4, 2, 1)});
-    for (const auto& end : ends) CHECK(text_of(end.error) == text_of(ends[0].error));
-    return text_of(ends[0].error);
-  };
-  // Two hosts of two ranks.
-  const auto paired = [](std::int32_t rank, const char* nodes, const char* on_each) {
-    return variables{{"SLURM_LOCALID", std::to_string(rank % 2)},
-                     {"SLURM_NODEID", std::to_string(rank / 2)},
-                     {"SLURM_NNODES", nodes},
-                     {"SLURM_NTASKS_PER_NODE", on_each}};
-  };
-  CHECK(refusal([&](auto rank) { return paired(rank, "2", "2"); }) == "nothing");
-  CHECK_THAT(refusal([&](auto rank) { return paired(rank, "4", "2"); }),
-             Catch::Contains("the slurm environment cannot be used: it has 4 hosts"));
-  CHECK_THAT(refusal([&](auto rank) { return paired(rank, "2", "3"); }),
-             Catch::Contains("it has 3 ranks on each host"));
-  // Three ranks on one host and one on another.
-  const auto uneven = [](std::int32_t rank) {
-    return variables{{"SLURM_LOCALID", std::to_string(rank % 3)},
-                     {"SLURM_NODEID", std::to_string(rank / 3)},
-                     {"SLURM_NNODES", "2"}};
-  };
-  CHECK(refusal(uneven) == "nothing");
-}
-
 // --- every hook of a module ----------------------------------------------------------------------
 
 namespace {
