@@ -11,8 +11,8 @@
 
 namespace troupe::testing {
 
-struct kept_checkpoint : checkpoint_io {
-  explicit kept_checkpoint(snapshot_ptr what = nullptr) : kept(std::move(what)) {}
+struct one_checkpoint : checkpoint_io {
+  explicit one_checkpoint(snapshot_ptr what = nullptr) : kept(std::move(what)) {}
   std::vector<checkpoint_file> encode(const snapshot&) const override { return {}; }
   std::string commit_file() const override { return "none"; }
   checkpoint_facts facts(std::span<const std::byte>, const std::string&) const override {

@@ -7,23 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/one_checkpoint.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 
 namespace troupe::testing {
-
-/// One checkpoint, whatever its path.
-struct one_checkpoint : checkpoint_io {
-  explicit one_checkpoint(snapshot_ptr what) : what(std::move(what)) {}
-  std::vector<checkpoint_file> encode(const snapshot&) const override { return {}; }
-  std::string commit_file() const override { return "none"; }
-  checkpoint_facts facts(std::span<const std::byte>, const std::string&) const override {
-    return {};
-  }
-  snapshot read(const std::string&) const override { return *what; }
-  void remove(const std::string&) const override {}
-  found_checkpoint latest(const std::string&) const override { return {}; }
-  snapshot_ptr what;
-};
 
 inline trainer_options until(trainer_options options, std::int64_t steps) {
   options.max_steps = steps;

@@ -3,9 +3,9 @@
 // of gradients that the device computes need no waiting thread, and one that failed is noticed.
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/lane_thread.hpp"
-#include "tests/support/kept_checkpoint.hpp"
 #include "tests/support/late_collectives.hpp"
 #include "tests/support/late_device.hpp"
+#include "tests/support/one_checkpoint.hpp"
 #include "tests/unit/torch_replicated/norm_models.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/detail/reducer.hpp"
@@ -45,7 +45,7 @@ struct choices {
 
 recipe_ptr classifying(const choices& how, const snapshot_ptr& from = nullptr) {
   auto plugins = with_late();
-  if (from) plugins.checkpoints = std::make_shared<kept_checkpoint>(from);
+  if (from) plugins.checkpoints = std::make_shared<one_checkpoint>(from);
   classifier_options options;
   options.model = how.model;
   options.optimizer = how.optimizer;

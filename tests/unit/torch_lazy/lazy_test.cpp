@@ -4,7 +4,7 @@
 #include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/lane_thread.hpp"
-#include "tests/support/kept_checkpoint.hpp"
+#include "tests/support/one_checkpoint.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/accelerator.hpp"
 #include "troupe/module_creation.hpp"
@@ -41,7 +41,7 @@ struct choices {
 
 recipe_ptr classifying(const choices& how, const snapshot_ptr& from = nullptr) {
   torch_plugins plugins;
-  if (from) plugins.checkpoints = std::make_shared<kept_checkpoint>(from);
+  if (from) plugins.checkpoints = std::make_shared<one_checkpoint>(from);
   classifier_options options;
   options.model = how.model;
   options.optimizer = how.optimizer;

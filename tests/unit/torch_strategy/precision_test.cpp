@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/support/kept_checkpoint.hpp"
+#include "tests/support/one_checkpoint.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
 
@@ -144,7 +144,7 @@ TEST_CASE("a fit that resumes in any precision ends in the bytes of the whole fi
                precision_kind::bf16_true, precision_kind::f16_mixed, precision_kind::f16_true);
   CAPTURE(to_string(kind));
   const auto data = std::make_shared<table_data>(64);
-  const auto io = std::make_shared<kept_checkpoint>();
+  const auto io = std::make_shared<one_checkpoint>();
   torch_plugins plugins;
   plugins.checkpoints = io;
   const auto run = [&](std::int64_t steps, const std::string& resume) {
@@ -159,7 +159,7 @@ TEST_CASE("a fit that resumes in any precision ends in the bytes of the whole fi
 
 TEST_CASE("a resumed run goes on with the scale of its checkpoint") {
   const auto data = std::make_shared<table_data>(64);
-  const auto io = std::make_shared<kept_checkpoint>();
+  const auto io = std::make_shared<one_checkpoint>();
   auto plugins = scaled({.init_scale = 8, .growth_interval = 3});
   plugins.checkpoints = io;
   const auto run = [&](std::int64_t steps, const std::string& resume) {

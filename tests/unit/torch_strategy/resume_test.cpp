@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "backends/torch/resume_check.hpp"
+#include "tests/support/one_checkpoint.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/recipe.hpp"
 
@@ -13,20 +14,6 @@ using namespace troupe;
 using namespace troupe::testing;
 
 namespace {
-
-/// Holds one checkpoint in memory.
-struct one_checkpoint : checkpoint_io {
-  explicit one_checkpoint(snapshot_ptr what) : kept(std::move(what)) {}
-  std::vector<checkpoint_file> encode(const snapshot&) const override { return {}; }
-  std::string commit_file() const override { return "none"; }
-  checkpoint_facts facts(std::span<const std::byte>, const std::string&) const override {
-    return {};
-  }
-  snapshot read(const std::string&) const override { return *kept; }
-  void remove(const std::string&) const override {}
-  found_checkpoint latest(const std::string&) const override { return {}; }
-  snapshot_ptr kept;
-};
 
 /// Records which samples were read.
 struct watched_data : table_data {
@@ -190,4 +177,97 @@ TEST_CASE("resume with another seed or data set or model or optimizer: the error
   REQUIRE(at != std::string::npos);
   by_another->state.replace(at, 5, "\"adam\"");
   CHECK_THAT(refusal(options, by_another, data), Catch::Contains("it is of adam, not of sgd"));
+}
+
+namespace {
+
+/// A user's own checkpoint IO: keeps snapshots by name.
+struct memory_checkpoints : checkpoint_io {
+  std::vector<checkpoint_file> encode(const snapshot&) const override { return {}; }
+  std::string commit_file() const override { return "none"; }
+  checkpoint_facts facts(std::span<const std::byte>, const std::string&) const override {
+    return {};
+  }
+  snapshot read(const std::string& folder) const override {
+    const std::lock_guard lock{mutex};
+    ++reads;
+    return *kept.at(folder);
+  }
+  void remove(const std::string& folder) const override {
+    const std::lock_guard lock{mutex};
+    removed.push_back(folder);
+  }
+  found_checkpoint latest(const std::string&) const override { return {}; }
+
+  mutable std::vector<std::string> removed;
+  mutable std::mutex mutex;
+  mutable int reads = 0;
+  std::map<std::string, snapshot_ptr> kept;
+};
+
+struct remembering : regression {
+  remembering()
+      : regression({.dropout = 0.2, .optimize = [](regression& m) {
+                      auto how = torch::optim::SGDOptions(0.05).momentum(0.9);
+                      const schedule each_step{.every = schedule::interval::step};
+                      return optimizers{torch::optim::SGD(m.parameters(), how)}
+                          .scheduled(schedules::one_cycle({.max_lr = {0.05}, .total_steps = 20}),
+                                     each_step)
+                          .scheduled<torch::optim::StepLR>(each_step, 3, 0.7)
+                          .scheduled(schedules::sequential(
+                              {schedules::linear(0.5, 1, 1), schedules::exponential(0.9)}, {1}))
+                          .scheduled<torch::optim::ReduceLROnPlateauScheduler>(
+                              {.monitor = "val/loss"},
+                              torch::optim::ReduceLROnPlateauScheduler::min, 0.5, 0);
+                    }}) {}
+  step_output training_step(const batch& b, std::int64_t index) override {
+    ++count;
+    log("epoch mean", static_cast<double>(count * (rank() + 1)),
+        {.on_step = false, .on_epoch = true});
+    return regression::training_step(b, index);
+  }
+  std::string on_save_checkpoint() override { return std::to_string(count); }
+  void on_load_checkpoint(const std::string& json) override { count = std::stoi(json); }
+  int count = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a resumed run ends in the bits of the uninterrupted run") {
+  const auto data = std::make_shared<table_data>(30, 4, 8);
+  auto options = quick(2, 3, 13);  // 5 steps per epoch
+  options.accumulate_grad_batches = 1;
+  const auto whole = run_good_job({.recipe = recipe_for<remembering>(data), .options = options});
+  const auto cut = GENERATE(3, 5, 8);
+  auto first = options;
+  first.max_steps = cut;
+  const auto half = run_good_job({.recipe = recipe_for<remembering>(data), .options = first});
+  const auto files = std::make_shared<memory_checkpoints>();
+  files->kept["here"] = half[0].snapshot;
+  torch_plugins plugins;
+  plugins.checkpoints = files;
+  const auto rest = run_good_job(
+      {.recipe = make_recipe([] { return std::make_shared<remembering>(); }, data, plugins),
+       .options = options,
+       .resume = "here"});
+  CAPTURE(cut);
+  CHECK(files->reads == 2);  // once per rank
+  CHECK(distance(weights_of(whole[0].snapshot), weights_of(rest[0].snapshot)) == 0);
+  CHECK(whole[0].snapshot->weights_digest == rest[0].snapshot->weights_digest);
+  CHECK(whole[0].snapshot->state == rest[0].snapshot->state);
+  CHECK(whole[0].loop == rest[0].loop);
+  CHECK(whole[0].snapshot->optimizer.size() == 4);
+}
+
+TEST_CASE("rank 0 removes a checkpoint through the port that wrote it") {
+  struct tidy : regression {
+    void on_train_end() override { strategy_in_use()->remove_checkpoint("run/step-00000001"); }
+  };
+  const auto files = std::make_shared<memory_checkpoints>();
+  torch_plugins plugins;
+  plugins.checkpoints = files;
+  run_good_job({.recipe = make_recipe([] { return std::make_shared<tidy>(); },
+                                      std::make_shared<table_data>(16), plugins),
+                .options = quick(2, 4, 1)});
+  CHECK(files->removed == std::vector<std::string>{"run/step-00000001"});
 }
