@@ -97,7 +97,7 @@ struct supervisor_state {
   void carry_out(const supervision::start_process& a);
   void carry_out(const supervision::end_process& a);
   void carry_out(const supervision::start_rank& a);
-  void carry_out(const supervision::tell& a);
+  void carry_out(const supervision::send& a);
   void carry_out(const supervision::abandon& a);
   void carry_out(const supervision::arm& a);
   void carry_out(const supervision::flush_checkpointer& a);
@@ -201,7 +201,7 @@ void supervisor_state::show_rows(const form_generation& order, std::int32_t rank
   sometimes(!found->second.empty(), coverage_point::rows_kept);
 }
 
-void supervisor_state::carry_out(const supervision::tell& a) {
+void supervisor_state::carry_out(const supervision::send& a) {
   std::visit([&](const auto& order) { show_rows(order, a.rank); }, a.what);
   const auto& to = ranks.at(static_cast<std::size_t>(a.rank));
   if (!to) return;

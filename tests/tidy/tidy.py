@@ -31,8 +31,6 @@ UMBRELLA_SOURCES = 40
 # "rule path": "reason". Findings of the rule in that file are excused; an excuse without a finding is a finding.
 EXCUSED = {
     "layers actors/include/troupe/troupe.hpp": "everything in one header: LibTorch's part where it is there",
-    "machine_header actors/fit_machine.hpp": "its arithmetic of intervals and limits is still to be taken out",
-    "machine_header actors/supervisor_machine.hpp": "its recovery and its outgoing actions are still to be taken out",
     "width messages/include/troupe/detail/hook_types.hpp": "a table, one hook per line",
     "process_wide backends/local/fault_drills.cpp": "a drill that ends the process has to end it",
     "process_wide backends/torch/process_modes.cpp": "an option asks for it, and what was set before is restored",

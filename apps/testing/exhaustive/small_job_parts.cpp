@@ -68,7 +68,7 @@ struct supervisor_history {
     }
     // A search has no old deadlines, so a number says only whether one is armed.
     machine.deadline_ = deadline = deadline != 0 ? 1 : 0;
-    for (auto& generation : machine.ended_)
+    for (auto& generation : machine.recovery_.ended_)
       if (generation.ended_by) generation.ended_by = cause(*generation.ended_by);
     // The ids of failures are only compared. Those of a generation have fewer than a hundred.
     if (failures.before_ > 0) failures.before_ = 100;
@@ -321,7 +321,7 @@ supervisor_effects supervisor_part::hear(const supervision::event& what) {
 
 void supervisor_part::hear(const supervision::event& what, supervisor_effects& out) {
   for (const auto& a : machine.on(what)) {
-    if (const auto* tell = std::get_if<supervision::tell>(&a)) {
+    if (const auto* tell = std::get_if<supervision::send>(&a)) {
       out.told.emplace_back(tell->rank, tell->what);
     } else if (const auto* kill = std::get_if<supervision::abandon>(&a)) {
       out.abandoned.push_back(kill->rank);

@@ -33,7 +33,7 @@ struct active_supervisor {
     told.clear();
     for (const auto& a : machine.on(what)) {
       if (const auto* arm = std::get_if<supervision::arm>(&a)) deadline = arm->id;
-      if (const auto* tell = std::get_if<supervision::tell>(&a)) {
+      if (const auto* tell = std::get_if<supervision::send>(&a)) {
         static const std::vector<std::string> names{"form",    "activate", "propose",
                                                     "stop_at", "close",    "tear_down"};
         told.push_back(std::to_string(tell->rank) + " " + names.at(tell->what.index()));

@@ -205,7 +205,7 @@ void job::carry_out(const supervision::action& a) {
     r.alive = true;
     r.machine.emplace(rank_plan{job_id{1}, start->rank, start->incarnation,
                                 shared_value<fit_plan>{plan_of(options_)}, derive({})});
-  } else if (const auto* tell = std::get_if<supervision::tell>(&a)) {
+  } else if (const auto* tell = std::get_if<supervision::send>(&a)) {
     auto& r = ranks_[static_cast<std::size_t>(tell->rank)];
     if (r.alive) r.inbox.push_back(tell->what);
   } else if (const auto* gone = std::get_if<supervision::abandon>(&a)) {
