@@ -180,6 +180,13 @@ def machine_header(tree):
                           f"{count} lines, at most {MACHINE_HEADER_LINES}: take a value out")
 
 
+def flags_in_a_row(tree):
+    for path, code in tree.code.items():
+        for m in re.finditer(r"[(,]\s*(?:const )?bool(?: \w+)?(?: = \w+)?,\s*(?:const )?bool\b", code):
+            if path.endswith(".hpp"):
+                yield Finding(path, line_of(code, m.start()), "two bools in a row: take an enum")
+
+
 def function_length(tree):
     for path, code in tree.code.items():
         bound = TEST_FUNCTION_LINES if top(path) == "tests" else FUNCTION_LINES
@@ -362,7 +369,8 @@ def dead_files(tree):
             yield Finding(path, 1, "no CMakeLists.txt builds it")
 
 
-RULES = [layers, torch_rooms, torch_umbrella, file_length, machine_header, function_length, width, blanks,
+RULES = [layers, torch_rooms, torch_umbrella, file_length, machine_header, flags_in_a_row,
+         function_length, width, blanks,
          sleeps, prints, environment, process_wide, devices, pure_machines, caf_rooms, names, words, places,
          headers, catch_last, top_level, dead_files, *documented_tests.RULES, *prose.RULES]
 

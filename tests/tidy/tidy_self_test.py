@@ -68,6 +68,13 @@ CASES = {
         [("actors/lane_machine.hpp", HEADER + "int a;\n" * 118),
          ("actors/lane_machine.cpp", "int a;\n" * 120),
          ("actors/lane_events.hpp", HEADER + "int a;\n" * 120)]),
+    "flags_in_a_row": (
+        [("actors/x.hpp", HEADER + "void f(bool a, bool b);\n"),
+         ("tests/x.hpp", HEADER + "void f(int a, bool b = true,\n       const bool c);\n"),
+         ("apps/x.hpp", HEADER + "void f(bool, bool);\n")],
+        [("actors/x.hpp", HEADER + "void f(bool a, int b, bool c);\nbool g(int boolean, bool b);\n"),
+         ("actors/y.hpp", HEADER + "using a = std::pair<bool, bool>;\n"),
+         ("actors/x.cpp", "const auto f = [](bool a, bool b) {};\n")]),
     "function_length": (
         [("actors/x.hpp", HEADER + LONG_BODY),
          ("actors/x.hpp", HEADER + "namespace a {\nstruct s {\n" + LONG_BODY + "};\n}\n"),
