@@ -11,11 +11,12 @@ namespace troupe {
 
 namespace {
 
-// The hooks of `all` from `first` that go out together: the rest up to `last`, or in fine mode one
-// hook, an optimizer_step with its closure.
-std::vector<hook> part_of(std::vector<hook>&& all, std::size_t first, std::size_t last, bool fine) {
-  if (first == 0 && last == all.size() && !fine) return std::move(all);
-  if (fine) {
+// The hooks of `all` from `first` that go out together: the rest up to `last`, or with `one_hook`
+// one hook, an optimizer_step with its closure.
+std::vector<hook> part_of(std::vector<hook>&& all, std::size_t first, std::size_t last,
+                          bool one_hook) {
+  if (first == 0 && last == all.size() && !one_hook) return std::move(all);
+  if (one_hook) {
     const auto* step = all[first].get_if<hooks::optimizer_step>();
     last = first + 1 + (step ? step->closure : 0);
   }

@@ -177,8 +177,8 @@ std::optional<loop_state> fit_machine::unsaved() const {
 
 // --- the hooks of the segment in progress --------------------------------------------------------
 
-// A pure function of what does not change while the segment is handled: in fine mode, or when the
-// lane came back early, the rest is cut from it again.
+// A pure function of what does not change while the segment is handled: with one_hook_per_run, or
+// when the lane came back early, the rest is cut from it again.
 std::vector<hook> fit_machine::segment() const {
   std::vector<hook> out;
   auto where = at();

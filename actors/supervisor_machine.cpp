@@ -22,13 +22,13 @@ bool over(phase p) {
 // Whether the wait for the ranks may be extended once more: none that is missing was silent. A rank
 // that waits for a silent one reports that it is busy, too.
 bool still_forming(const membership& members, const deadlines& limits, std::uint32_t waits) {
-  const auto goes_on = [](const member& m) { return m.prepared || m.heard; };
+  const auto goes_on = [](const member& m) { return m.prepared || m.answered; };
   return std::ranges::all_of(members, goes_on) && (waits + 1) * limits.form < limits.hook_limit;
 }
 
 // Names the ranks that were silent, or all that are missing when none was.
 failure not_formed(const membership& members, const deadlines& limits, std::uint32_t waits) {
-  const auto was_silent = [](const member& m) { return !m.prepared && !m.heard; };
+  const auto was_silent = [](const member& m) { return !m.prepared && !m.answered; };
   const bool any = std::ranges::any_of(members, was_silent);
   std::string missing;
   for (const auto& m : members)
@@ -154,7 +154,7 @@ void supervisor_machine::activate(actions& out) {
                {{"ranks", std::to_string(working_processes(members_, placements_))},
                 {"shards", std::to_string(members_.size())}});
   for (auto& m : members_) {
-    m.heard = false;
+    m.answered = false;
     activate_generation order{members_.fence_for(m)};
     out.send(m, order);
   }
@@ -178,15 +178,15 @@ bool supervisor_machine::ask_again(actions& out) {
       out.send(m, std::move(what));
       any = true;
     };
-    if (!std::exchange(m.heard, false)) send(activate_generation{members_.fence_for(m)});
+    if (!std::exchange(m.answered, false)) send(activate_generation{members_.fence_for(m)});
     if (current_.proposed && !m.vote) send(propose_stop{members_.fence_for(m), stop_});
     if (current_.named) send(stop_order(members_, m, *current_.named, stop_));
   }
   return sometimes(any, coverage_point::asked_again);
 }
 
-void supervisor_machine::answered(member& m, actions& out) {
-  m.heard = true;
+void supervisor_machine::take_answer(member& m, actions& out) {
+  m.answered = true;
   if (std::exchange(current_.asked, 0) == asks_max) out.arm(limits_.close);
 }
 
@@ -196,7 +196,7 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
   auto* m = members_.sender(e.at);
   // Steps that were done before the generation began to close still count.
   if (!m || (phase_ != phase::active && phase_ != phase::closing)) return;
-  if (phase_ == phase::active) answered(*m, out);
+  if (phase_ == phase::active) take_answer(*m, out);
   if (members_.hold(*m, e.at.step.value(), committed_)) commit(members_.least_held(), out);
   change_if_held(out);
 }
@@ -235,7 +235,7 @@ void supervisor_machine::propose(actions& out) {
 void supervisor_machine::handle(const stop_vote& e, actions& out) {
   auto* m = members_.sender(e.at);
   if (!m || phase_ != phase::active || !current_.proposed || current_.named) return;
-  answered(*m, out);
+  take_answer(*m, out);
   m->vote = e.at.step.value();
   const auto voted = [](const member& each) { return each.vote.has_value(); };
   if (!std::ranges::all_of(members_, voted)) return;
@@ -258,7 +258,7 @@ void supervisor_machine::send_stop(actions& out) {
 void supervisor_machine::handle(const rank_finished& e, actions& out) {
   auto* m = members_.sender(e.at);
   if (!m || phase_ != phase::active || m->finished) return;
-  answered(*m, out);
+  take_answer(*m, out);
   members_.finish(*m);
   out.announce(lifecycle_kind::rank_finished, members_.rank_of(*m),
                {{"steps", std::to_string(e.loop.steps)}});
@@ -375,7 +375,7 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
   switch (phase_) {
     case phase::forming:
       if (still_forming(members_, limits_, current_.waits)) {
-        for (auto& m : members_) m.heard = false;
+        for (auto& m : members_) m.answered = false;
         ++current_.waits;
         return out.arm(limits_.form);
       }

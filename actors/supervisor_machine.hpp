@@ -71,7 +71,7 @@ private:
   // active
   void ask_soon(actions& out);
   bool ask_again(actions& out);
-  void answered(member& m, actions& out);
+  void take_answer(member& m, actions& out);
   void commit(std::int64_t steps, actions& out);
   void propose(actions& out);
   void send_stop(actions& out);

@@ -65,7 +65,7 @@ void supervisor_machine::handle(const rank_busy& e, actions&) {
   auto* m = members_.sender(e.at);
   if (!m) return;
   if (phase_ == phase::forming && !m->prepared)
-    m->heard = true;
+    m->answered = true;
   else
     m->busy = e.what;
 }

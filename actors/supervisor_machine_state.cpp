@@ -36,7 +36,7 @@ std::uint64_t supervisor_machine::digest() const {
   for (const auto& m : members_) {
     hash.add(m.incarnation.value())
         .add(m.prepared)
-        .add(m.heard)
+        .add(m.answered)
         .add(m.held)
         .add(m.vote)
         .add(m.finished);

@@ -72,7 +72,7 @@ public:
                       }};
     const auto outcome = runner.run(std::move(work));
     if (outcome.status != job_outcome::ending::finished) {
-      tell_troubles(around_.screen, outcome);
+      report_troubles(around_.screen, outcome);
       end = {exit_status_of(outcome, runner.signal()), !outcome.survivors.empty()};
       return std::nullopt;
     }

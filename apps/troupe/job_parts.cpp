@@ -262,14 +262,14 @@ std::shared_ptr<run_trace> add_trace(const settings& s, job& to) {
   return slices;
 }
 
-void tell_trace(console& screen, const std::shared_ptr<run_trace>& trace) {
+void report_trace(console& screen, const std::shared_ptr<run_trace>& trace) {
   if (!trace) return;
   trace->finish();
   if (const auto why = trace->trouble(); !why.empty())
     screen.error(fmt::format("the trace ends early: {}", why));
 }
 
-void tell_profile(console& screen, const job_outcome& outcome) {
+void report_profile(console& screen, const job_outcome& outcome) {
   if (const auto table = to_string(profile_of(outcome)); !table.empty())
     screen.note(table.substr(0, table.size() - 1));
 }

@@ -138,9 +138,9 @@ std::string data_parallel::obstacle_to_fusing(const torch::optim::Optimizer& opt
   if (options_.gradients.hook) return "a communication hook is set";
   if (!options_.sync_module_states)
     return "it gives all ranks rank 0's parameters, and strategy.sync_module_states is false";
-  const auto& numbers_in_use = numbers();
-  if (typeid(numbers_in_use) != typeid(precision) && numbers_in_use.name() != "bf16-mixed")
-    return fmt::format("the precision is {}, not 32-true or bf16-mixed", numbers_in_use.name());
+  const auto& in_use = precision_in_use();
+  if (typeid(in_use) != typeid(precision) && in_use.name() != "bf16-mixed")
+    return fmt::format("the precision is {}, not 32-true or bf16-mixed", in_use.name());
   return fused_step::obstacle(optimizer, *world_);
 }
 

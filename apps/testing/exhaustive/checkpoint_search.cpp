@@ -73,7 +73,7 @@ private:
 
   void visit(const checkpoint_state& now) {
     auto late = now;
-    late.hear_late_words();
+    late.receive_late();
     if (!holds(late)) return;
     if (options_.crashes && crashed_.insert(now.crash_digest()).second)
       crash(now, 256,

@@ -55,7 +55,7 @@ module_factory branching(branches::way how) {
   return [how] { return std::make_shared<branches>(how); };
 }
 
-struct tells_caps : regression {
+struct reports_caps : regression {
   void on_train_end() override {
     const auto seen = dynamic_cast<data_parallel&>(*strategy_in_use()).gradient_figures();
     caps[static_cast<std::size_t>(rank())] = seen.caps;
@@ -65,7 +65,7 @@ struct tells_caps : regression {
   static inline std::atomic<double> latency{0};
 };
 
-struct tells_difference : regression {
+struct reports_difference : regression {
   void on_train_end() override {
     const auto all = all_gather(net[0]->as<torch::nn::Linear>()->weight);
     differ = !all[0].equal(all[1]);
@@ -73,7 +73,7 @@ struct tells_difference : regression {
   static inline std::atomic<bool> differ{false};
 };
 
-struct tells_waiting : regression {
+struct reports_waiting : regression {
   void on_train_end() override { waited += strategy_in_use()->waited().count(); }
   static inline std::atomic<std::int64_t> waited{0};
 };
@@ -108,11 +108,11 @@ TEST_CASE("all ranks use rank 0's measurement of the communicator") {
     return std::make_unique<data_parallel>(std::move(parts),
                                            data_parallel_options{.gradients = how});
   };
-  const auto make = [] { return std::make_shared<tells_caps>(); };
+  const auto make = [] { return std::make_shared<reports_caps>(); };
   run_good_job({.recipe = make_recipe(make, data, plugins), .options = quick(2, 4, 3)});
-  CHECK(tells_caps::latency > 0);
-  CHECK(tells_caps::caps[0] == tuned_caps(1e-3, 0));
-  CHECK(tells_caps::caps[1] == tells_caps::caps[0]);
+  CHECK(reports_caps::latency > 0);
+  CHECK(reports_caps::caps[0] == tuned_caps(1e-3, 0));
+  CHECK(reports_caps::caps[1] == reports_caps::caps[0]);
 }
 
 TEST_CASE("with find_unused_parameters unused parameters delay no bucket") {
@@ -300,8 +300,8 @@ TEST_CASE("compression can wrap any hook including another compression") {
 
 TEST_CASE("with the noop hook the ranks' weights diverge") {
   const auto data = std::make_shared<table_data>(24);
-  run_good_job({.recipe = recipe_for<tells_difference>(data), .options = with_hook("noop")});
-  CHECK(tells_difference::differ);
+  run_good_job({.recipe = recipe_for<reports_difference>(data), .options = with_hook("noop")});
+  CHECK(reports_difference::differ);
 }
 
 TEST_CASE("a communication hook that throws or returns the wrong size fails its rank") {
@@ -331,11 +331,11 @@ TEST_CASE("the time spent in collectives is reported with the waiting hooks") {
   std::atomic<std::int64_t> ticks{0};
   reducer_options how;
   how.now = [&] { return std::chrono::nanoseconds{++ticks}; };
-  run_good_job({.recipe = make_recipe([] { return std::make_shared<tells_waiting>(); }, data,
+  run_good_job({.recipe = make_recipe([] { return std::make_shared<reports_waiting>(); }, data,
                                       with({.gradients = how})),
                 .options = quick(2, 4, 4)});
-  CHECK(tells_waiting::waited > 0);
-  CHECK(tells_waiting::waited < 2 * ticks);  // of both ranks
+  CHECK(reports_waiting::waited > 0);
+  CHECK(reports_waiting::waited < 2 * ticks);  // of both ranks
 }
 
 // --- PowerSGD ------------------------------------------------------------------------------------
