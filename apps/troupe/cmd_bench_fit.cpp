@@ -61,7 +61,7 @@ public:
     auto work = shared_job(settings_, around_);
     work.options.ranks = ranks;
     if (!exchange) {
-      work.options.gradients.comm_hook = "noop";
+      work.options.gradients.comm_hook = comm_hook_kind::noop;
       work.options.gradients.fused_step = false;
     }
     work.options.checkpoint.enabled = false;

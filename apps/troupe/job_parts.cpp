@@ -119,7 +119,7 @@ gradient_options gradients_of(const settings& s) {
           .overlap = s.flag("strategy.overlap"),
           .find_unused_parameters = s.flag("strategy.find_unused_parameters"),
           .static_graph = s.flag("strategy.static_graph"),
-          .comm_hook = s.text("strategy.comm_hook"),
+          .comm_hook = comm_hook_named(s.text("strategy.comm_hook")),
           .powersgd = powersgd_of(s),
           .fused_step = s.find<bool>("strategy.fused_step"),
           .broadcast_buffers = s.flag("strategy.broadcast_buffers"),

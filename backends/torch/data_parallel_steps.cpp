@@ -38,7 +38,7 @@ data_parallel_options data_parallel_options_of(const gradient_options& from) {
   options.gradients.overlap = from.overlap;
   options.gradients.find_unused_parameters = from.find_unused_parameters;
   options.gradients.static_graph = from.static_graph;
-  options.gradients.hook = named_comm_hook(from);
+  options.gradients.hook = comm_hook_of(from);
   options.broadcast_buffers = from.broadcast_buffers;
   options.sync_module_states = from.sync_module_states;
   options.fused_step = from.fused_step;
@@ -51,7 +51,7 @@ void refuse_unrecoverable(const trainer_options& options) {
                      "strategy.fused_step = true keeps no state of the last step that "
                      "checkpoint.on_exception could save: leave one of them out");
   if (!options.elastic.enabled()) return;
-  if (options.gradients.comm_hook == "powersgd")
+  if (options.gradients.comm_hook == comm_hook_kind::powersgd)
     throw user_error(errc::bad_configuration,
                      "strategy.comm_hook = \"powersgd\" keeps on each rank what it has not sent "
                      "yet, so a job that loses a rank could not go on: use another hook, or set "

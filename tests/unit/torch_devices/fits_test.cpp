@@ -141,9 +141,9 @@ TEST_CASE("buckets of a late device: any exchange has the bits of the CPU") {
   CAPTURE(vary);
   if (vary == 0) options.gradients.overlap = false;
   if (vary == 1) options.gradients.bucket_cap_mb = 0.001;
-  if (vary == 2) options.gradients.comm_hook = "bf16_compress";
+  if (vary == 2) options.gradients.comm_hook = comm_hook_kind::bf16_compress;
   if (vary == 3) {
-    options.gradients.comm_hook = "powersgd";
+    options.gradients.comm_hook = comm_hook_kind::powersgd;
     options.gradients.powersgd.start_step = 1;
   }
   if (vary == 4) options.gradients.find_unused_parameters = true;
