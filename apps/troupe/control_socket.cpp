@@ -1,7 +1,7 @@
 #include "apps/troupe/control_socket.hpp"
 
 #include "apps/http/accept_loop.hpp"
-#include "backends/file_descriptor.hpp"
+#include "backends/local/file_descriptor.hpp"
 #include "troupe/failure.hpp"
 
 #include <fcntl.h>

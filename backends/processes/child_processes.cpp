@@ -22,7 +22,7 @@
 #include <thread>
 
 #include "backends/launcher.hpp"
-#include "backends/process_life.hpp"
+#include "backends/local/process_life.hpp"
 #include "backends/processes/arguments.hpp"
 #include "backends/processes/black_box.hpp"
 #include "backends/processes/link_stream.hpp"

@@ -2,7 +2,7 @@
 // go from and to the memory of operations without a copy in between.
 #pragma once
 
-#include "backends/file_descriptor.hpp"
+#include "backends/local/file_descriptor.hpp"
 #include "backends/tcp/frame.hpp"
 
 #include <atomic>

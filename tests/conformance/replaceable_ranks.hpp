@@ -2,7 +2,7 @@
 // the other from the same backend, as the ranks of an elastic job do.
 #pragma once
 
-#include "backends/file_descriptor.hpp"
+#include "backends/local/file_descriptor.hpp"
 #include "troupe/rendezvous.hpp"
 
 #include <sys/types.h>

@@ -1,6 +1,6 @@
 // Goal: a step of several micro-batches exchanges gradients once, and an exception in the middle of
 // one ends all ranks. Modules with nothing to train and parameters with unusual layouts work.
-#include "backends/forwarding_communicator.hpp"
+#include "backends/collective/forwarding_communicator.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
 

@@ -1,7 +1,7 @@
 // Ranks of the shm communicator in processes that a test forks.
 #pragma once
 
-#include "backends/file_descriptor.hpp"
+#include "backends/local/file_descriptor.hpp"
 #include "backends/shm/shm.hpp"
 
 #include <poll.h>
