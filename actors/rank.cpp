@@ -201,8 +201,8 @@ void rank_state::report(rank_failed m) {
   say(m);
 }
 
-// In the rank's own process the row is in the link before the report of its step, so a committed
-// step has its rows in the supervisor's process.
+// A rank in a process of its own sends the row through the link before it reports the step. So the
+// supervisor's process has the rows of each committed step.
 void rank_state::carry_out(ranks::row a) {
   if (setup.plan.rank == 0) setup.show ? setup.show(a.what) : setup.observers.notify(a.what);
   if (!setup.plan.fit->keeps_points || setup.observers.members().empty()) return;

@@ -142,7 +142,7 @@ void checkpoint_state::written(const checkpointing::written& what) {
   for (const auto step : kept_) should.push_back(checkpoint_folder_name(step));
   if (resumed_ == 0 && found_) return;  // a new run keeps checkpoints that it finds
   if (there != should)
-    object(fmt::format("behind step {} there are {} checkpoints, and {} are to be kept", what.step,
+    object(fmt::format("after step {} there are {} checkpoints, and {} are to be kept", what.step,
                        there.size(), should.size()));
   if (const auto best = *std::ranges::min_element(kept_, {}, monitor_of);
       what.best != fmt::format("{}/{}", checkpoints_path, checkpoint_folder_name(best)))
@@ -192,7 +192,7 @@ void checkpoint_state::make(checkpoint_move what) {
       if (offered_ < last_) late_ = {run_, generation_, offered_ + 1};
       ++generation_;
       offered_ = committed_;
-      note(fmt::format("generation {} begins behind step {}", generation_, committed_));
+      note(fmt::format("generation {} begins after step {}", generation_, committed_));
       break;
     case checkpoint_move::flush:
       flushing_ = true;

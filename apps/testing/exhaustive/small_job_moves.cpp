@@ -74,7 +74,7 @@ void small_job_space::rank_moves_of(const small_job_state& s, std::int32_t r,
       else if (aborted(s))
         may(rank_move::follows);
       break;
-    case lane_stage::behind: may(rank_move::answers); break;
+    case lane_stage::after: may(rank_move::answers); break;
   }
 }
 
@@ -104,7 +104,7 @@ void small_job_space::fault_moves(const small_job_state& s,
     if (what == small_fault::early_deadline && tables_.supervisor(s[0]).waits) may(0);
     for (std::int32_t r = 0; r < options_.ranks; ++r) {
       const auto& facts = tables_.rank(s[side_of(r)]);
-      const bool works = facts.stage == lane_stage::before || facts.stage == lane_stage::behind;
+      const bool works = facts.stage == lane_stage::before || facts.stage == lane_stage::after;
       if (what == small_fault::throws && works) may(r);
       if ((what == small_fault::vanishes || what == small_fault::leaves) && !facts.gone) may(r);
       if (what != small_fault::loses && what != small_fault::repeats) continue;
@@ -120,7 +120,7 @@ bool small_job_space::lane_is_its_own(const small_job_state& s, std::int32_t r) 
   const auto& facts = tables_.rank(s[side_of(r)]);
   switch (facts.stage) {
     case lane_stage::idle:
-    case lane_stage::behind: return true;
+    case lane_stage::after: return true;
     case lane_stage::before: return !facts.meets || aborted(s);
     case lane_stage::waits: return collective_complete(s, r) || aborted(s);
   }

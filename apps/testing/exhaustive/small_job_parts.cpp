@@ -168,7 +168,7 @@ void rank_part::arrive() {
   stage = lane_stage::waits;
 }
 
-void rank_part::pass() { stage = lane_stage::behind; }
+void rank_part::pass() { stage = lane_stage::after; }
 
 rank_effects rank_part::answer(std::int64_t step_batches) {
   ranks::answered out;
@@ -214,7 +214,7 @@ std::string rank_part::handle(const hook& what, hook_outcome& outcome) {
 bool rank_part::is_applied_before_last_hook() const {
   for (std::size_t i = 0; i < run->hooks.size(); ++i)
     if (const auto* step = run->hooks[i].get_if<hooks::optimizer_step>())
-      return stage == lane_stage::behind && i + 1 + step->closure < run->hooks.size();
+      return stage == lane_stage::after && i + 1 + step->closure < run->hooks.size();
   return false;
 }
 
@@ -223,7 +223,7 @@ rank_effects rank_part::throws() {
   ranks::answered out;
   out.at = run->at;
   out.outcome.word = run_verdict::failed;
-  out.what = injected_throw(*run, stage == lane_stage::behind);
+  out.what = injected_throw(*run, stage == lane_stage::after);
   if (is_applied_before_last_hook()) {
     out.handled = static_cast<std::uint32_t>(run->hooks.size() - 1);
     out.outcome.samples = 1;

@@ -24,7 +24,7 @@ struct rank_effects {
 /// and after it. The state of its learner is the number of steps that were applied to it, and the
 /// digest of that state is the number in words.
 struct rank_part {
-  enum class lane_stage : std::uint8_t { idle, before, waits, behind };
+  enum class lane_stage : std::uint8_t { idle, before, waits, after };
 
   rank_machine machine;
   std::int32_t rank = 0;

@@ -170,7 +170,7 @@ TEST_CASE("uncommitted snapshots of an older generation are discarded", "[checkp
   CHECK(drive.machine.kept().front().monitor == 0.3);
 }
 
-TEST_CASE("of snapshots that wait for a commit the oldest and newest and required ones stay",
+TEST_CASE("snapshots wait for a commit: the oldest, the newest and the required ones stay",
           "[checkpoint]") {
   checkpoint_drive drive{keep(-1, 0)};
   drive.run();

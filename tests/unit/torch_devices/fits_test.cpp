@@ -248,7 +248,7 @@ TEST_CASE("batch norms on late devices have the statistics of the CPU") {
   CHECK(distance(weights_of(got), weights_of(expected)) < 1e-7);  // 0 was not reached: 1.5e-8
 }
 
-TEST_CASE("copies on two late devices equal the module on the CPU, batch norms joined") {
+TEST_CASE("copies on two devices with joined batch norms compute what the module does on the CPU") {
   late_accelerator();
   const lane_thread alone;
   rank_random draws{6};

@@ -131,7 +131,8 @@ TEST_CASE("a damaged rendezvous is refused or works and leaves no descriptor ope
   CHECK(open_files() == files);
 }
 
-TEST_CASE("damaged rendezvous for a minute leave no descriptor open", "[.minutes]") {
+TEST_CASE("damaged rendezvous files are opened for a minute: no descriptor stays open",
+          "[.minutes]") {
   sound_rendezvous();
   const auto files = open_files();
   for_a_minute(meet_hostility);

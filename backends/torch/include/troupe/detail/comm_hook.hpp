@@ -60,7 +60,7 @@ private:
   memory* kept_;
 };
 
-/// What a hook promises: the bucket's sum, later.
+/// What a hook returns: how to get the bucket's sum when it is complete.
 struct bucket_future {
   /// Null: there is nothing to wait for.
   work_ptr pending;
