@@ -1,4 +1,24 @@
-// The events and actions of the checkpoint machine (checkpoint_machine.hpp).
+// Events, actions and phases of the checkpoint machine (actors/checkpoint_machine.hpp). An error is
+// an `answered` with a text. The edges that matter:
+//
+// phase       event               next phase: actions
+// asleep      begin               listing: store list
+// listing     answered            reading: store read, for each checkpoint of the run
+// listing     answered: an error  making: store make_folder
+// making      answered            sweeping; after an error: failed, fatal
+// reading     the last answered   sweeping: found, store sync_folder, then remove of each leftover
+// sweeping    the last answered   idle
+// idle        offered, committed  opening: open, once a snapshot is committed
+// opening     opened              writing: store remove, make_folder, write_file of each file,
+//                                   sync_folder, rename; without files idle: failed, drop
+// writing     the last answered   publishing: store sync_folder, link, sync_folder
+// writing     answered: an error  undoing: store remove
+// publishing  the last answered   retiring: store rename and remove of each that is not kept
+// publishing  answered: an error  idle: failed, drop
+// retiring    the last answered   idle: written, drop; opening: open, if another snapshot waits
+// undoing     the last answered   idle: failed, drop; opening as after retiring
+// any         offered             the same; drop, for each snapshot that a newer one replaces
+// any         flush               the same; flushed, in idle, once no committed snapshot waits
 //
 // event      sent by         when
 // begin      the shell       first of all

@@ -41,7 +41,7 @@ void checkpoint_machine::handle(const offered& e, actions& out) {
   // A thread that is preempted before it sends the snapshot may be that late. Simulated actors are
   // not preempted, so the exhaustive search of this machine takes this path, and no campaign.
   if (e.generation < generation_) return out.push_back(drop{e.ticket});
-  hear_of(e.generation, out);
+  see_generation(e.generation, out);
   if (e.step <= committed_) {
     wait_for_disk(e, out);
     if (phase_ == phase::idle) next_offer(out);
@@ -52,7 +52,7 @@ void checkpoint_machine::handle(const offered& e, actions& out) {
 
 void checkpoint_machine::handle(const committed& e, actions& out) {
   if (e.generation < generation_) return;
-  hear_of(e.generation, out);
+  see_generation(e.generation, out);
   if (e.step <= committed_) return;
   committed_ = e.step;
   while (!early_.empty() && early_.front().step <= committed_) {
@@ -64,7 +64,7 @@ void checkpoint_machine::handle(const committed& e, actions& out) {
 
 // A step that an older generation took and did not commit is taken again, maybe by other ranks:
 // what that one made of it never happened.
-void checkpoint_machine::hear_of(generation_id newest, actions& out) {
+void checkpoint_machine::see_generation(generation_id newest, actions& out) {
   if (newest == generation_) return;
   generation_ = newest;
   for (const auto& one : std::exchange(early_, {})) out.emplace_back(drop{one.ticket});

@@ -70,7 +70,7 @@ private:
   void script_done(actions& out);
   void went_wrong(const std::string& text, actions& out);
   void undo(actions& out);
-  void hear_of(generation_id newest, actions& out);
+  void see_generation(generation_id newest, actions& out);
   void wait_for_commit(const checkpointing::offered& e, actions& out);
   void wait_for_disk(const checkpointing::offered& e, actions& out);
   void replace(std::vector<checkpointing::offered>& waiting, bool keep_oldest, actions& out);

@@ -74,7 +74,8 @@ void add(stable_hasher& hash, const checkpointing::offered& x) {
 
 }  // namespace
 
-// The script follows from the phase and from what is hashed here, but for the names of its files.
+// Leaves out the operations of script_: they follow from the phase and from the members that are
+// hashed here. Only the names of a snapshot's files do not.
 std::uint64_t checkpoint_machine::digest() const {
   stable_hasher hash;
   hash.add(phase_).add(at_).add(number_).add(generation_.value()).add(flush_).add(script_.size());

@@ -22,7 +22,7 @@ bool check_early_stopping(const early_stopping& options, early_stopping_state& s
 /// Where a run stands when a checkpoint may be due.
 struct checkpoint_moment {
   std::int64_t steps = 0;
-  bool epoch_ended = false;  ///< the boundary behind an epoch's last hook
+  bool epoch_ended = false;  ///< the boundary after an epoch's last hook
   bool run_ends = false;     ///< the last boundary of the run
 };
 /// Whether a snapshot is taken now. One per epoch, one every n steps, one at the end, as the policy

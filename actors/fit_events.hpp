@@ -23,6 +23,8 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -119,11 +121,31 @@ enum class fit_phase : std::uint8_t {
   done,
   at_point,  // waits for `resume`, or pauses
 };
+std::string_view to_string(fit_phase p);
+
+/// How far the hooks of the segment in progress are.
+struct segment_progress {
+  std::uint32_t length = 0;
+  std::uint32_t handled = 0;
+  std::uint32_t in_flight = 0;  ///< of the run in flight
+  std::int32_t splits = 0;      ///< of the batch, with truncated back-propagation; 0: not known yet
+  friend bool operator==(const segment_progress&, const segment_progress&) = default;
+};
+/// Where a run ends or pauses, as all ranks agreed.
 struct agreed_stop {
   std::int64_t step = 0;
   stop_reason why = stop_reason::none;
   bool pause = false;
   friend bool operator==(const agreed_stop&, const agreed_stop&) = default;
+};
+/// What the rank has voted, and what all ranks agreed on then.
+struct stop_agreement {
+  std::optional<std::int64_t> voted;  ///< the rank does not pass this step until they agree
+  std::optional<agreed_stop> agreed;
+  bool waits_at(std::int64_t step) const { return voted && !agreed && step >= *voted; }
+  bool ends_at(std::int64_t step) const { return agreed && step >= agreed->step; }
+  bool pauses_at(std::int64_t step) const { return ends_at(step) && agreed->pause; }
+  friend bool operator==(const stop_agreement&, const stop_agreement&) = default;
 };
 
 }  // namespace troupe

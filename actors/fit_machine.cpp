@@ -11,11 +11,12 @@ namespace troupe {
 
 namespace {
 
-// The hooks of `all` from `first` that go out together: the rest up to `last`, or in fine mode one
-// hook, an optimizer_step with its closure.
-std::vector<hook> part_of(std::vector<hook>&& all, std::size_t first, std::size_t last, bool fine) {
-  if (first == 0 && last == all.size() && !fine) return std::move(all);
-  if (fine) {
+// The hooks of `all` from `first` that go out together: the rest up to `last`, or with `one_hook`
+// one hook, an optimizer_step with its closure.
+std::vector<hook> part_of(std::vector<hook>&& all, std::size_t first, std::size_t last,
+                          bool one_hook) {
+  if (first == 0 && last == all.size() && !one_hook) return std::move(all);
+  if (one_hook) {
     const auto* step = all[first].get_if<hooks::optimizer_step>();
     last = first + 1 + (step ? step->closure : 0);
   }
@@ -40,6 +41,24 @@ bool splits_closure(const std::vector<hook>& all, std::size_t n) {
     i += 1 + (step ? step->closure : 0);
   }
   return i != n;
+}
+
+void check_lengths(const fit_plan& plan, const optimizer_facts& optimizers,
+                   const fit_intervals& lengths, std::int64_t epoch) {
+  if (plan.max_epochs >= 0 && epoch > plan.max_epochs)
+    throw user_error(errc::bad_configuration,
+                     fmt::format("{} has finished {} epochs, but max_epochs is {}: raise "
+                                 "max_epochs to train on",
+                                 plan.resume, epoch, plan.max_epochs));
+  if (optimizers.splits_batches) refuse_accumulated_splits(plan);
+  const auto every = lengths.validation_interval();
+  const auto batches = lengths.train_batches();
+  if (!plan.val_by_time && plan.check_val_every_n_epoch > 0 && batches > 0 && every > batches)
+    throw user_error(errc::bad_configuration,
+                     fmt::format("val_check_interval is {} batches, but an epoch has {}: lower it, "
+                                 "give a share such as 1.0, or set check_val_every_n_epoch to 0, "
+                                 "so that it counts across epochs",
+                                 every, batches));
 }
 
 }  // namespace
@@ -104,67 +123,58 @@ void fit_machine::adopt(const resume_point& where) {
     throw internal_error("fit machine: a state without its set-up");
   wait_at(where);
   joins_ = false;
-  resumed_epoch_ = loop_.epoch;
-  resumed_batch_ = loop_.batch;
-  resumed_cursor_ = loop_.cursor;
+  loaders_.resume(loop_);
 }
 
 void fit_machine::ran(std::uint32_t handled, const hook_outcome& outcome, actions& out) {
   check(handled, outcome.word);
-  handled_ += handled;
-  in_flight_ = 0;
+  segment_.handled += handled;
+  segment_.in_flight = 0;
   learn(outcome, out);
-  take_wishes(outcome);
+  requests_.take(outcome);
   if (outcome.word == run_verdict::skip_epoch)
     enter(phase::epoch_end);
-  else if (handled_ == length_)
+  else if (segment_.handled == segment_.length)
     leave_phase(out);
   emit(out);
 }
 
 void fit_machine::settle(std::uint32_t handled, const hook_outcome& outcome, actions& out) {
-  const bool whole = outcome.word == run_verdict::proceed && handled == in_flight_;
+  const bool whole = outcome.word == run_verdict::proceed && handled == segment_.in_flight;
   const bool applied = phase_ == phase::window && (applied_ || outcome.samples > 0);
-  handled_ += handled;
-  in_flight_ = 0;
+  segment_.handled += handled;
+  segment_.in_flight = 0;
   if (!whole && !applied) return;
   learn(outcome, out);
-  take_wishes(outcome);
+  requests_.take(outcome);
   if (applied)
     span_done(out);
-  else if (handled_ == length_)
+  else if (segment_.handled == segment_.length)
     leave_phase(out);
 }
 
-// The same on all ranks.
-void fit_machine::take_wishes(const hook_outcome& outcome) {
-  if (outcome.stop && ending_ == stop_reason::none) ending_ = stop_reason::hook;
-  save_due_ |= outcome.save_due;
-  validation_due_ |= outcome.validation_due;
-}
-
 void fit_machine::vote_on_stop(actions& out) {
-  if (!hold_) hold_ = vote();
-  out.emplace_back(fit_actions::vote{*hold_});
+  if (!stop_.voted) stop_.voted = vote();
+  out.emplace_back(fit_actions::vote{*stop_.voted});
 }
 
 void fit_machine::agree_on_stop(const stop_at& event, actions& out) {
   const auto step = event.at.step.value();
-  const bool same = stop_ && stop_->step == step;
-  if (same && (event.pause || !stop_->pause)) {
+  const bool same = stop_.agreed && stop_.agreed->step == step;
+  if (same && (event.pause || !stop_.agreed->pause)) {
     if (paused()) out.emplace_back(fit_actions::step_finished{loop_.steps});
     return;
   }
   if (event.pause && (!plan_->keeps_points || plan_->purpose != stage::train))
     throw internal_error("fit machine: a pause in a run that cannot go on from there");
-  const auto passed = hold_ ? *hold_ : vote();
-  if (!same && (stop_ || step < passed))
+  const auto passed = stop_.voted ? *stop_.voted : vote();
+  if (!same && (stop_.agreed || step < passed))
     throw internal_error(fmt::format("fit machine: stop at {}, but {}", step,
-                                     stop_ ? fmt::format("{} was agreed", stop_->step)
-                                           : fmt::format("this rank voted {}", passed)));
+                                     stop_.agreed ? fmt::format("{} was agreed", stop_.agreed->step)
+                                                  : fmt::format("this rank voted {}", passed)));
   const bool held = holding();
   const bool paused_until_now = paused();
-  stop_ = agreed_stop{step, event.why, event.pause};
+  stop_.agreed = agreed_stop{step, event.why, event.pause};
   if (!held && !paused_until_now) return;
   if (paused_until_now)
     go_on();
@@ -178,21 +188,22 @@ void fit_machine::agree_on_stop(const stop_at& event, actions& out) {
 void fit_machine::check(std::uint32_t handled, run_verdict word) const {
   const auto refuse = [&](std::string_view why) {
     throw internal_error(
-        fmt::format("fit machine: {} ({} of {} hooks handled)", why, handled, in_flight_));
+        fmt::format("fit machine: {} ({} of {} hooks handled)", why, handled, segment_.in_flight));
   };
-  if (in_flight_ == 0) refuse("an answer without a run");
-  if (handled > in_flight_) refuse("more hooks handled than were sent");
+  if (segment_.in_flight == 0) refuse("an answer without a run");
+  if (handled > segment_.in_flight) refuse("more hooks handled than were sent");
   switch (word) {
     case run_verdict::proceed:
-      if (handled != in_flight_) refuse("a run ended early without a reason");
+      if (handled != segment_.in_flight) refuse("a run ended early without a reason");
       return;
     case run_verdict::attention:
-      if (splits_closure(segment(), handled_ + handled)) refuse("a closure cut by attention");
+      if (splits_closure(segment(), segment_.handled + handled))
+        refuse("a closure cut by attention");
       return;
     case run_verdict::skip_epoch: {
       if (phase_ != phase::window || handled == 0) refuse("skip_epoch outside of an epoch");
       const auto hooks = segment();
-      if (!hooks[handled_ + handled - 1].is<hooks::on_train_batch_start>())
+      if (!hooks[segment_.handled + handled - 1].is<hooks::on_train_batch_start>())
         refuse("skip_epoch from another hook than on_train_batch_start");
       return;
     }
@@ -203,28 +214,16 @@ void fit_machine::check(std::uint32_t handled, run_verdict word) const {
 }
 
 void fit_machine::learn(const hook_outcome& outcome, actions& out) {
-  for (const auto& told : outcome.loaders) {
-    const auto same = std::find_if(loaders_.begin(), loaders_.end(), [&](const auto& known) {
-      return known.stage == told.stage && known.dataloader == told.dataloader;
-    });
-    if (same != loaders_.end())
-      *same = told;
-    else if (phase_ == phase::prepare)
-      loaders_.push_back(told);
-    else
-      throw internal_error("fit machine: a loader that process_dataloader 0 did not name");
-  }
+  loaders_.learn(outcome.loaders, phase_ == phase::prepare);
   if (outcome.optimizers) optimizers_ = *outcome.optimizers;
-  if (outcome.splits > 0) splits_ = outcome.splits;
+  if (outcome.splits > 0) segment_.splits = outcome.splits;
   const bool fit = plan_->purpose == stage::train;
   if (outcome.restored && !plan_->resume.empty() &&
       phase_ == (fit ? phase::launch : phase::prepare)) {
     loop_ = *outcome.restored;
-    ending_ = static_cast<stop_reason>(std::exchange(loop_.pending_stop, std::uint8_t{0}));
+    requests_.stop = static_cast<stop_reason>(std::exchange(loop_.pending_stop, std::uint8_t{0}));
     loop_.early_stopping.resize(plan_->stop_early.size());
-    resumed_epoch_ = loop_.epoch;
-    resumed_batch_ = loop_.batch;
-    resumed_cursor_ = loop_.cursor;
+    loaders_.resume(loop_);
     last_saved_ = loop_.steps;
   }
   loop_.samples += outcome.samples;
@@ -262,7 +261,7 @@ void fit_machine::leave_phase(actions& out) {
     case phase::epoch_end: return epoch_ended();
     case phase::checkpoint:
       last_saved_ = last_snapshot_ = loop_.steps;
-      save_due_ = false;
+      requests_.save = false;
       pass_point(resume_point::next::go);
       return hold_or_go();
     case phase::last_checkpoint:
@@ -270,7 +269,7 @@ void fit_machine::leave_phase(actions& out) {
       return enter(phase::close);
     case phase::close:
       phase_ = phase::done;
-      out.emplace_back(fit_actions::finished{why_, saved_loop()});
+      out.emplace_back(fit_actions::finished{why_, intervals().saved_loop(requests_)});
       return;
     case phase::idle:
     case phase::at_point:
@@ -282,12 +281,16 @@ void fit_machine::leave_phase(actions& out) {
 void fit_machine::emit(actions& out) {
   if (phase_ == phase::done || phase_ == phase::at_point || holding()) return;
   auto hooks = segment();
-  length_ = static_cast<std::uint32_t>(hooks.size());
-  const auto end = awaits_splits() ? end_of_split(hooks) : hooks.size();
-  if (handled_ >= end) throw internal_error("fit machine: tbptt_split_batch brought no splits");
-  auto part = part_of(std::move(hooks), handled_, end, plan_->one_hook_per_run);
-  in_flight_ = static_cast<std::uint32_t>(part.size());
-  const bool last = handled_ + in_flight_ == length_;
+  segment_.length = static_cast<std::uint32_t>(hooks.size());
+  // The batch is not split yet, so the segment is longer than it seems.
+  const bool unsplit =
+      phase_ == phase::window && optimizers_.splits_batches && segment_.splits == 0;
+  const auto end = unsplit ? end_of_split(hooks) : hooks.size();
+  if (segment_.handled >= end)
+    throw internal_error("fit machine: tbptt_split_batch brought no splits");
+  auto part = part_of(std::move(hooks), segment_.handled, end, plan_->one_hook_per_run);
+  segment_.in_flight = static_cast<std::uint32_t>(part.size());
+  const bool last = segment_.handled + segment_.in_flight == segment_.length;
   out.emplace_back(fit_actions::run{std::move(part), last && ends_at_point()});
 }
 
@@ -295,7 +298,11 @@ void fit_machine::emit(actions& out) {
 
 void fit_machine::launched(actions& out) {
   if (plan_->purpose == stage::call) return end(stop_reason::none);
-  if (plan_->purpose == stage::train) check_against_facts();
+  if (plan_->purpose == stage::train) {
+    if (!joins_ && !plan_->resume.empty() && last_saved_ == undefined)
+      throw internal_error("fit machine: load_checkpoint brought no loop state");
+    check_lengths(*plan_, optimizers_, intervals(), loop_.epoch);
+  }
   if (joins_) {
     if (plan_->purpose == stage::train) return enter(phase::train_start);
     phase_ = phase::at_point;
@@ -309,22 +316,23 @@ void fit_machine::launched(actions& out) {
 void fit_machine::started() {
   if (plan_->purpose != stage::train) return enter_evaluation(phase::evaluation);
   batch_ = loop_.batch;
-  if (train_batches() == 0 || limits_reached()) return end(stop_reason::none);
-  if (plan_->resume.empty() && batches_of(stage::sanity) > 0)
+  if (intervals().train_batches() == 0 || intervals().limits_reached())
+    return end(stop_reason::none);
+  if (plan_->resume.empty() && intervals().batches_of(stage::sanity) > 0)
     enter_evaluation(phase::sanity);
   else
     enter(phase::train_start);
 }
 
 void fit_machine::boundary() {
-  if (validation_due_now()) return enter_evaluation(phase::validation);
-  if (loop_.batch >= train_batches()) return enter(phase::epoch_end);
-  if (save_due_now(false)) return enter(phase::checkpoint);
+  if (intervals().validation_due(requests_)) return enter_evaluation(phase::validation);
+  if (loop_.batch >= intervals().train_batches()) return enter(phase::epoch_end);
+  if (intervals().save_due(requests_, last_saved_, false)) return enter(phase::checkpoint);
   hold_or_go();
 }
 
 void fit_machine::epoch_ended() {
-  if (validation_was_due()) check_monitor(plan_->checkpoint, loop_.last);
+  if (intervals().validation_was_due()) check_monitor(plan_->checkpoint, loop_.last);
   ++loop_.epoch;
   loop_.earlier_batches += loop_.batch;
   loop_.batch = 0;
@@ -336,38 +344,35 @@ void fit_machine::epoch_ended() {
 }
 
 void fit_machine::epoch_done() {
-  if (save_due_now(true)) return enter(phase::checkpoint);
+  if (intervals().save_due(requests_, last_saved_, true)) return enter(phase::checkpoint);
   hold_or_go();
 }
 
 void fit_machine::hold_or_go() {
-  if (limits_reached()) return end(stop_reason::none);
-  if (ending_ != stop_reason::none && may_stop()) return end(ending_);
-  if (pauses()) return enter(phase::at_point);
-  if (stop_ && loop_.steps >= stop_->step) return end(stop_->why);
+  if (intervals().limits_reached()) return end(stop_reason::none);
+  if (requests_.stop != stop_reason::none && intervals().may_stop()) return end(requests_.stop);
+  if (stop_.pauses_at(loop_.steps)) return enter(phase::at_point);
+  if (stop_.ends_at(loop_.steps)) return end(stop_.agreed->why);
   enter_span();
-  if (hold_ && !stop_ && loop_.steps >= *hold_) until_ = batch_;
+  if (stop_.waits_at(loop_.steps)) until_ = batch_;
 }
 
 void fit_machine::enter_span() {
   enter(phase::window);
-  until_ = std::min(window_end(), batch_ + plan_->run_batches);
-  if (plan_->val_by_time || !validates_in_epoch()) return;
-  const auto every = validation_interval();
-  until_ = std::min(until_, batch_ + every - (interval_counted() + batch_) % every);
+  until_ = intervals().span_end(batch_);
 }
 
 void fit_machine::span_done(actions& out) {
   batch_ = until_;
-  if (batch_ == window_end()) {
+  if (batch_ == intervals().window_end()) {
     loop_.batch = batch_;
     loop_.validated = false;
     ++loop_.steps;
     out.emplace_back(fit_actions::step_finished{loop_.steps});
     pass_point(resume_point::next::boundary);
-    return pauses() ? enter(phase::at_point) : boundary();
+    return stop_.pauses_at(loop_.steps) ? enter(phase::at_point) : boundary();
   }
-  if (validation_due_behind(batch_)) return enter_evaluation(phase::validation);
+  if (intervals().validation_due_after(batch_)) return enter_evaluation(phase::validation);
   enter_span();
 }
 
@@ -385,7 +390,7 @@ void fit_machine::end(stop_reason why) {
 void fit_machine::enter_evaluation(phase next) {
   enter(next);
   evaluated_ = 0;
-  if (next == phase::validation) validation_due_ = false;
+  if (next == phase::validation) requests_.validate = false;
   next_evaluation_span();
 }
 
@@ -394,14 +399,14 @@ void fit_machine::next_evaluation_span() {
   const auto total = batches();
   if (phase_ == phase::evaluation) {
     if (total == 0) return end(stop_reason::none);
-    const auto why = ending_ != stop_reason::none         ? ending_
-                     : stop_ && evaluated_ >= stop_->step ? stop_->why
-                                                          : stop_reason::none;
+    const auto why = requests_.stop != stop_reason::none ? requests_.stop
+                     : stop_.ends_at(evaluated_)         ? stop_.agreed->why
+                                                         : stop_reason::none;
     if (why != stop_reason::none && evaluated_ == 0) return end(why);
     until_ = evaluated_;
     why_ = why;
     closing_ = why != stop_reason::none;
-    if (closing_ || (hold_ && !stop_ && evaluated_ >= *hold_)) return;
+    if (closing_ || stop_.waits_at(evaluated_)) return;
   }
   until_ = std::min(total, evaluated_ + plan_->run_batches);
   closing_ = until_ == total;
@@ -416,8 +421,8 @@ void fit_machine::evaluation_span_done() {
   if (phase_ == phase::sanity) return enter(phase::train_start);
   for (std::size_t i = 0; i < plan_->stop_early.size(); ++i)
     if (check_early_stopping(plan_->stop_early[i], loop_.early_stopping[i], loop_.last) &&
-        ending_ == stop_reason::none)
-      ending_ = stop_reason::early_stopping;
+        requests_.stop == stop_reason::none)
+      requests_.stop = stop_reason::early_stopping;
   if (batch_ != loop_.batch) return enter_span();
   loop_.validated = true;
   pass_point(resume_point::next::boundary);

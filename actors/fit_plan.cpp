@@ -22,8 +22,8 @@ std::string text_of(const batch_limit& limit) {
 }
 
 template <class T>
-void refuse_unless(bool fine, std::string_view option, const T& value, std::string_view wanted) {
-  if (!fine)
+void refuse_unless(bool valid, std::string_view option, const T& value, std::string_view wanted) {
+  if (!valid)
     throw user_error(errc::bad_configuration,
                      fmt::format("{} is {}, but must be {}", option, value, wanted));
 }
@@ -237,7 +237,7 @@ std::ostream& operator<<(std::ostream& out, const fit_plan& plan) {
   if (plan.check_val_every_n_epoch != 1) out << " in epochs of " << plan.check_val_every_n_epoch;
   if (plan.val_by_time) out << " by time";
   if (!plan.resume.empty()) out << " resume " << plan.resume;
-  if (plan.one_hook_per_run) out << " fine";
+  if (plan.one_hook_per_run) out << " one_hook_per_run";
   return out;
 }
 

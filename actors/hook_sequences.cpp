@@ -84,7 +84,7 @@ void evaluation_step(const position& at, hook_list& out) {
 
 bool completes_window(const micro_batch& batch) { return batch.at.batch == batch.window_last; }
 
-bool steps_behind(const optimizer_facts& facts, const micro_batch& batch) {
+bool steps_after(const optimizer_facts& facts, const micro_batch& batch) {
   return completes_window(batch) || facts.accumulates_itself;
 }
 
@@ -96,7 +96,7 @@ void closure_of(const fit_plan& plan, const optimizer_facts& facts, const micro_
   append<pre_backward, on_before_backward>(at, out);
   out.emplace_back(backward::of_window(at, batch.window_first, batch.window_last));
   append<on_after_backward, post_backward>(at, out);
-  if (!steps_behind(facts, batch)) return;
+  if (!steps_after(facts, batch)) return;
   append<on_before_optimizer_step>(at, out);
   if (plan.clip) out.emplace_back(clip_gradients{at, plan.clip->limit, plan.clip->how});
 }
@@ -144,7 +144,7 @@ void train_batch(const fit_plan& plan, const optimizer_facts& facts, const micro
   append<batch_to_device, on_train_batch_start>(batch.at, out);
   if (facts.splits_batches) append<tbptt_split_batch>(batch.at, out);
   if (facts.manual) append<training_step, training_step_end>(batch.at, out);
-  const bool steps = steps_behind(facts, batch);
+  const bool steps = steps_after(facts, batch);
   const bool completes = completes_window(batch);
   for (auto at = batch.at; !facts.manual && at.split < std::max(1, batch.splits); ++at.split)
     for (at.optimizer = 0; at.optimizer < std::max(1, facts.optimizers); ++at.optimizer) {
@@ -153,11 +153,11 @@ void train_batch(const fit_plan& plan, const optimizer_facts& facts, const micro
       closure_of(plan, facts, batch, at, out);
       if (steps) out[step] = optimizer_step{at, static_cast<std::uint32_t>(out.size() - step - 1)};
     }
-  auto behind = batch.at;
-  if (completes) ++behind.step;
+  auto after = batch.at;
+  if (completes) ++after.step;
   if (completes && facts.step_schedulers)
-    out.emplace_back(lr_scheduler_step{behind, lr_scheduler_step::interval::step});
-  append<on_train_batch_end>(behind, out);
+    out.emplace_back(lr_scheduler_step{after, lr_scheduler_step::interval::step});
+  append<on_train_batch_end>(after, out);
 }
 
 void epoch_end(const optimizer_facts& facts, const position& at, hook_list& out) {

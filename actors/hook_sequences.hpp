@@ -28,7 +28,7 @@ struct micro_batch {
 ///   training_step, training_step_end, [on_before_zero_grad, optimizer_zero_grad] (first of the
 ///   window), pre_backward, on_before_backward, backward, on_after_backward, post_backward,
 ///   [on_before_optimizer_step, [clip_gradients]] (last of the window)
-/// as it is, or behind its optimizer_step on the last of the window; then there
+/// as it is, or after its optimizer_step on the last of the window; then there
 /// [lr_scheduler_step step]; on_train_batch_end. Where the strategy accumulates itself every
 /// micro-batch has its optimizer_step (and what precedes it in the closure). With manual
 /// optimization there are only training_step and training_step_end between the batch's start and
@@ -43,7 +43,7 @@ void epoch_end(const optimizer_facts& facts, const position& at, hook_list& out)
 void open_evaluation(const position& at, bool zero_grad, hook_list& out);
 /// batch_to_device, on_..._batch_start, ..._step, [..._step_end] (not predict), on_..._batch_end.
 void evaluation_batch(const position& at, hook_list& out);
-/// on_..._epoch_end, on_..._end, on_..._model_train, with on_sanity_check_end behind them at stage
+/// on_..._epoch_end, on_..._end, on_..._model_train, with on_sanity_check_end after them at stage
 /// sanity.
 void close_evaluation(const position& at, hook_list& out);
 

@@ -32,9 +32,8 @@ ordered_json finite(const std::optional<double>& x) {
 }
 
 ordered_json ending_of(const std::optional<job_outcome::ending>& how) {
-  using ending = job_outcome::ending;
   if (!how) return nullptr;
-  return *how == ending::finished ? "finished" : *how == ending::stopped ? "stopped" : "failed";
+  return to_string(*how);
 }
 
 ordered_json failures_of(const std::vector<failure>& all) {

@@ -18,7 +18,7 @@ struct member {
   std::int32_t process = 0;  ///< number of the process that it lives in
   std::int64_t held = 0;     ///< finished steps
   bool prepared = false;
-  bool heard = false;  ///< from it, since the supervisor asked last
+  bool answered = false;  ///< from it, since the supervisor asked last
   bool finished = false;
   bool closed = false;
   bool torn_down = false;

@@ -63,8 +63,8 @@ void choose_moves(membership& members, placements& places, const std::vector<std
   sometimes(std::ranges::any_of(members, &member::moves), coverage_point::rank_moved);
 }
 
-std::vector<rehoused> new_homes(const membership& members, placements& places,
-                                const std::vector<std::int32_t>& ranks, bool none_starts) {
+std::vector<moved_group> new_homes(const membership& members, placements& places,
+                                   const std::vector<std::int32_t>& ranks, bool none_starts) {
   const auto all = static_cast<std::int32_t>(members.size());
   const auto share = std::max(1, all / std::max(1, places.target()));
   std::map<std::int32_t, std::int32_t> moved;                                       // by process
@@ -78,7 +78,7 @@ std::vector<rehoused> new_homes(const membership& members, placements& places,
   std::vector<std::int32_t> homes;
   for (const auto& m : members)
     if (std::ranges::find(ranks, members.rank_of(m)) == ranks.end()) homes.push_back(m.process);
-  std::vector<rehoused> groups;
+  std::vector<moved_group> groups;
   for (const auto& [from, together] : lost) {
     auto& group = groups.emplace_back();
     std::vector<std::int32_t> chosen(together.size(), from.first);

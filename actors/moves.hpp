@@ -25,14 +25,14 @@ void choose_moves(membership& members, placements& places, const std::vector<std
                   bool scales);
 
 /// Ranks that lived together, and where each of them is to be started.
-struct rehoused {
+struct moved_group {
   std::vector<std::int32_t> started;                         ///< processes to start before
   std::vector<std::pair<std::int32_t, std::int32_t>> homes;  ///< rank, process
 };
 /// Homes for these ranks. Those of one process stay together where that is possible. Those that
 /// leave a process which stays move in parts of the size that a process has. With `none_starts` a
 /// new process is only the last resort.
-std::vector<rehoused> new_homes(const membership& members, placements& places,
-                                const std::vector<std::int32_t>& ranks, bool none_starts);
+std::vector<moved_group> new_homes(const membership& members, placements& places,
+                                   const std::vector<std::int32_t>& ranks, bool none_starts);
 
 }  // namespace troupe

@@ -25,12 +25,12 @@ struct observer_state {
     }
   }
 
-  void hear() {
+  void notify_inner() {
     for (const auto& what : queue->take()) guarded([&](observer& o) { o.on(*what); });
   }
 
   void end() {
-    hear();
+    notify_inner();
     guarded([&](observer& o) { o.finish(queue->dropped().all()); });
     inner.reset();
   }
@@ -102,7 +102,7 @@ listed_observer spawn_observer_with_queue(std::size_t limit, caf::actor_system& 
         self->state.queue = queue;
         self->state.supervisor = weak;
         return {
-            [=](tick) { self->state.hear(); },
+            [=](tick) { self->state.notify_inner(); },
             [=](flush) { flush_and_quit(self); },
         };
       });

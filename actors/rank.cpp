@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
-#include "backends/announcing_communicator.hpp"
+#include "backends/collective/announcing_communicator.hpp"
+#include "backends/collective/solo_communicator.hpp"
 #include "backends/lane.hpp"
-#include "backends/solo_communicator.hpp"
 #include "troupe/detail/coverage.hpp"
 
 namespace troupe {
@@ -61,7 +61,7 @@ struct rank_state {
   }
   void carry_out(std::vector<ranks::action>& all);
   void answered(ran& what);
-  void tell_queued(bool passed_point);
+  void send_queued(bool passed_point);
   failure_id keep(std::exception_ptr error);
   void look();
   void measure(const ran& what);
@@ -88,7 +88,7 @@ struct rank_state {
   }
 
   template <class Message>
-  void tell(Message message) {
+  void send_up(Message message) {
     self->send(setup.supervisor, std::move(message));
   }
   // Sends a report of the machine, and adds what only the actor has.
@@ -99,14 +99,14 @@ struct rank_state {
   void report(prepared m);
   void report(rank_finished m);
   void report(rank_failed m);
-  void report(rank_busy m) { tell(std::move(m)); }
+  void report(rank_busy m) { send_up(std::move(m)); }
   void report(closed_generation m);
   void report(torn_down m);
   // The supervisor must accept these twice, because a rank repeats them when it is asked again.
   template <class Message>
   void say(const Message& message) {
-    tell(message);
-    if (rare(coverage_point::said_twice)) tell(message);
+    send_up(message);
+    if (rare(coverage_point::said_twice)) send_up(message);
   }
 };
 
@@ -201,8 +201,8 @@ void rank_state::report(rank_failed m) {
   say(m);
 }
 
-// In the rank's own process the row is in the link before the report of its step, so a committed
-// step has its rows in the supervisor's process.
+// A rank in a process of its own sends the row through the link before it reports the step. So the
+// supervisor's process has the rows of each committed step.
 void rank_state::carry_out(ranks::row a) {
   if (setup.plan.rank == 0) setup.show ? setup.show(a.what) : setup.observers.notify(a.what);
   if (!setup.plan.fit->keeps_points || setup.observers.members().empty()) return;
@@ -221,7 +221,7 @@ void rank_state::report(closed_generation m) {
 void rank_state::report(torn_down m) {
   m.result = std::move(result);
   m.last = machine->fit().loop().last;
-  tell(std::move(m));
+  send_up(std::move(m));
 }
 
 void rank_state::answered(ran& what) {
@@ -233,17 +233,17 @@ void rank_state::answered(ran& what) {
   after_run.clear();
   const auto before = machine->fit().point().number;
   machine->answered(what, after_run);
-  tell_queued(machine->fit().point().number != before);
+  send_queued(machine->fit().point().number != before);
   carry_out(after_run);
   if (setup.plan.rank == 0 && what.outcome.snapshot) keep(what.at, what.outcome.snapshot);
 }
 
 // In a job that can restart, values of hooks that may run again wait for the next point.
-void rank_state::tell_queued(bool passed_point) {
+void rank_state::send_queued(bool passed_point) {
   const bool settled = passed_point || !setup.plan.fit->keeps_points || machine->fit().closing() ||
                        machine->fit().point().number == 0;
   if (!settled) return;
-  for (auto& m : queued) tell(std::move(m));
+  for (auto& m : queued) send_up(std::move(m));
   queued.clear();
 }
 

@@ -23,7 +23,7 @@ struct rank_generation {
   stop_reason ended_by = stop_reason::none;  ///< of the fit, once finished
   failure failed_with;                       ///< once failed
   failure
-      first;  ///< the first cause, once the generation closes; without a type behind on_exception
+      first;  ///< the first cause, once the generation closes; without a type after on_exception
   bool over = false;       ///< once closing: the job ends with this generation
   bool rewinding = false;  ///< the run in flight is `rewind`
   bool orderly = true;
@@ -41,7 +41,7 @@ struct rank_generation {
   friend bool operator==(const rank_generation&, const rank_generation&) = default;
 };
 
-/// A form_generation that has arrived while the rank still closes; and the close_generation behind
+/// A form_generation that has arrived while the rank still closes; and the close_generation after
 /// it, if that has arrived too. A regular value.
 class next_generation {
 public:

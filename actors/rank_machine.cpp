@@ -135,10 +135,10 @@ void rank_machine::feed(const fit_event& what, actions& out) {
 }
 
 // An event that the fit machine refuses is a failure of this rank, like an exception of a hook.
-template <class Tell>
-void rank_machine::feed_by(Tell tell, actions& out) {
+template <class Feed>
+void rank_machine::feed_by(Feed give, actions& out) {
   try {
-    tell();
+    give();
   } catch (...) {
     todo_.clear();
     return fail(describe(std::current_exception()), out);

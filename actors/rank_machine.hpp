@@ -74,8 +74,8 @@ private:
   bool current(const fence& at) const;
   bool lane_free() const { return !in_flight_; }
   void feed(const fit_event& what, actions& out);
-  template <class Tell>
-  void feed_by(Tell tell, actions& out);
+  template <class Feed>
+  void feed_by(Feed give, actions& out);
   void carry_out(fit_action what, actions& out);
   void submit(std::vector<hook> hooks, bool keep_point, actions& out);
   bool holds_base() const;

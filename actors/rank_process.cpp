@@ -10,9 +10,9 @@
 
 #include "actors/observer.hpp"
 #include "actors/rank.hpp"
+#include "actors/remote_trace.hpp"
 #include "actors/snapshot_sender.hpp"
 #include "backends/launcher.hpp"
-#include "backends/remote_trace.hpp"
 #include "troupe/detail/coverage.hpp"
 
 namespace troupe {
@@ -402,7 +402,7 @@ rank_host::~rank_host() {
     if (!one.all->ended) caf::anon_send_exit(one.stand_in, caf::exit_reason::user_shutdown);
 }
 
-void rank_host::hear(link_message&& what) {
+void rank_host::receive(link_message&& what) {
   if (const auto* brief = std::get_if<rank_spec>(&what)) return inside_->settle(*brief);
   if (const auto* needs = std::get_if<warm_up>(&what)) return inside_->warm(*needs);
   std::visit([this](auto& order) { inside_->pass(order); }, what);
@@ -420,7 +420,7 @@ void live(launcher_client& parent, const rank_process_options& home) {
   caf::actor_system system(config);
   parent.carry(tensors_of(home.functions));
   rank_host here(parent, home, system);
-  const bool closed = parent.serve([&here](link_message&& m) { here.hear(std::move(m)); });
+  const bool closed = parent.serve([&here](link_message&& m) { here.receive(std::move(m)); });
   // The supervisor has given this rank up, and its lane may still run user code: end without
   // cleanup.
   if (!closed || !here.ended()) std::_Exit(1);

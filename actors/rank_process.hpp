@@ -30,7 +30,7 @@ public:
   rank_host& operator=(const rank_host&) = delete;
 
   /// A message from the supervisor's side; others than a brief and orders are not listened to.
-  void hear(link_message&& what);
+  void receive(link_message&& what);
   /// All ranks have ended, and their last messages are sent.
   bool ended() const;
 

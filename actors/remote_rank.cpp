@@ -42,7 +42,7 @@ struct remote_rank_state {
   void start();
   void look();
   rank_spec brief() const;
-  process_sink hears();
+  process_sink incoming();
   void gone(const process_gone& m);
 
   template <class Order>
@@ -96,30 +96,30 @@ public:
 
   void operator()(link_message&& message) {
     *spoke_ = true;
-    std::visit([this](auto& m) { hear(m); }, message);
+    std::visit([this](auto& m) { receive(m); }, message);
   }
 
 private:
   template <class Report>
-  void hear(Report& m) {
+  void receive(Report& m) {
     caf::anon_send(supervisor_, std::move(m));
   }
-  void hear(prepared& m) {
+  void receive(prepared& m) {
     there_ = now_();
     caf::anon_send(supervisor_, m);
   }
   // The rank measures from its own start; its process started earlier.
-  void hear(rank_finished& m) {
+  void receive(rank_finished& m) {
     if (m.figures.seconds_to_first_step > 0)
       m.figures.seconds_to_first_step += std::chrono::duration<double>(there_ - began_).count();
     caf::anon_send(supervisor_, std::move(m));
   }
-  void hear(write_checkpoint& m) {
+  void receive(write_checkpoint& m) {
     if (checkpointer_) caf::anon_send(checkpointer_, std::move(m));
   }
-  void hear(observed& m) { observers_.notify(std::move(m.what)); }
-  void hear(dropped_observations& m) { observers_.add_dropped(m); }
-  void hear(hook_entered& m) {
+  void receive(observed& m) { observers_.notify(std::move(m.what)); }
+  void receive(dropped_observations& m) { observers_.add_dropped(m); }
+  void receive(hook_entered& m) {
     if (!what_->trace) return;
     trace_->add([what = what_, process = process_, m = std::move(m)] {
       hooks_traced done{1, {}};
@@ -132,21 +132,21 @@ private:
     });
   }
   // After all of its hooks are in the trace.
-  void hear(rank_ended& m) {
+  void receive(rank_ended& m) {
     trace_->add([self = self_, m = std::move(m)] { caf::anon_send(self, far_ended{m.why}); });
   }
   // A rank sends no orders, and what its process sends for itself does not arrive here.
-  void hear(rank_spec&) {}
-  void hear(process_ready&) {}
-  void hear(process_leaves&) {}
-  void hear(warm_up&) {}
-  void hear(hooks_traced&) {}
-  void hear(form_generation&) {}
-  void hear(activate_generation&) {}
-  void hear(propose_stop&) {}
-  void hear(stop_at&) {}
-  void hear(close_generation&) {}
-  void hear(tear_down&) {}
+  void receive(rank_spec&) {}
+  void receive(process_ready&) {}
+  void receive(process_leaves&) {}
+  void receive(warm_up&) {}
+  void receive(hooks_traced&) {}
+  void receive(form_generation&) {}
+  void receive(activate_generation&) {}
+  void receive(propose_stop&) {}
+  void receive(stop_at&) {}
+  void receive(close_generation&) {}
+  void receive(tear_down&) {}
 
   supervisor_actor supervisor_;
   checkpointer_actor checkpointer_;
@@ -161,12 +161,12 @@ private:
   std::shared_ptr<trace_queue> trace_;
 };
 
-process_sink remote_rank_state::hears() {
+process_sink remote_rank_state::incoming() {
   const auto me = caf::actor_cast<remote_rank_actor>(self);
   process_sink sink;
-  sink.received = [hear =
+  sink.received = [receive =
                        std::make_shared<listener>(setup, me, spoke, process, processes->trace())](
-                      link_message&& m) { (*hear)(std::move(m)); };
+                      link_message&& m) { (*receive)(std::move(m)); };
   sink.ended = [me, rank = setup.plan.rank](process_end end) {
     // A process that was killed because it ended too slowly counts as clean.
     caf::anon_send(me, process_gone{end.of_rank(rank), end.clean || end.given_up});
@@ -177,7 +177,7 @@ process_sink remote_rank_state::hears() {
 void remote_rank_state::start() {
   process = processes->at(setup.process);
   process->send(brief());
-  process->add(setup.plan.incarnation, hears());
+  process->add(setup.plan.incarnation, incoming());
   seam::send_self_after(self, looks_at_start(setup.plan.limits), tick{});
 }
 

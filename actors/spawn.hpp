@@ -57,7 +57,7 @@ private:
 };
 
 /// Spawns an event-based actor of interface `Handle` with state `State`; `init(self)` returns its
-/// handlers, a `hears<Handle>`.
+/// handlers, a `one_way_handlers<Handle>`.
 template <class Handle, class State, class Init>
 Handle spawn(caf::actor_system& system, actor_error_handler trouble, Init init) {
   using pointer = typename Handle::template stateful_pointer<State>;

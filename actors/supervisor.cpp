@@ -80,8 +80,8 @@ struct supervisor_state {
   /// The rank with this incarnation, if this job has it.
   std::optional<std::size_t> rank_of(const fence& at) const;
   bool of_rank_0(const fence& at) const { return rank_of(at) == 0; }
-  void heard_flushed(const flushed& m);
-  void heard_checkpoint(const checkpoint_report& m);
+  void on_flushed(const flushed& m);
+  void on_checkpoint(const checkpoint_report& m);
   void announce(const seen::lifecycle& what);
 
   std::shared_ptr<const job> job_of_next() const;
@@ -97,7 +97,7 @@ struct supervisor_state {
   void carry_out(const supervision::start_process& a);
   void carry_out(const supervision::end_process& a);
   void carry_out(const supervision::start_rank& a);
-  void carry_out(const supervision::tell& a);
+  void carry_out(const supervision::send& a);
   void carry_out(const supervision::abandon& a);
   void carry_out(const supervision::arm& a);
   void carry_out(const supervision::flush_checkpointer& a);
@@ -201,12 +201,12 @@ void supervisor_state::show_rows(const form_generation& order, std::int32_t rank
   sometimes(!found->second.empty(), coverage_point::rows_kept);
 }
 
-void supervisor_state::carry_out(const supervision::tell& a) {
+void supervisor_state::carry_out(const supervision::send& a) {
   std::visit([&](const auto& order) { show_rows(order, a.rank); }, a.what);
   const auto& to = ranks.at(static_cast<std::size_t>(a.rank));
   if (!to) return;
   // Ranks must accept each order twice, because the supervisor may send it again.
-  for (int i = rare(coverage_point::told_twice) ? 2 : 1; i > 0; --i)
+  for (int i = rare(coverage_point::sent_twice) ? 2 : 1; i > 0; --i)
     std::visit([&](const auto& message) { self->send(to, completed(message)); }, a.what);
 }
 
@@ -309,7 +309,7 @@ void supervisor_state::failed(const rank_failed& m) {
   feed(m);
 }
 
-void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
+void supervisor_state::on_checkpoint(const checkpoint_report& m) {
   if (!m.best.empty()) outcome.best_checkpoint = m.best;
   if (!m.why && m.path.empty()) return;  // nothing was written: what a resumed run began with
   seen::lifecycle event;
@@ -340,7 +340,7 @@ void supervisor_state::announce(const seen::lifecycle& what) {
   observers.notify(what);
 }
 
-void supervisor_state::heard_flushed(const flushed& m) {
+void supervisor_state::on_flushed(const flushed& m) {
   for (const auto& f : m.late) feed(supervision::trouble{f});
   if (m.lost) feed(supervision::trouble{checkpoint_failure, true});
 }
@@ -369,13 +369,13 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
           s.rows[m.at.incarnation] = m.rows;
         s.feed(m);
       },
-      [&s](const checkpoint_report& m) { s.heard_checkpoint(m); },
+      [&s](const checkpoint_report& m) { s.on_checkpoint(m); },
       [&s](const stop_vote& m) { s.feed(m); },
       [&s](const rank_failed& m) { s.failed(m); },
       [&s](const queue_value& m) {
         if (s.of_rank_0(m.at)) s.outcome.queue.push_back(m.what);
       },
-      [&s](const flushed& m) { s.heard_flushed(m); },
+      [&s](const flushed& m) { s.on_flushed(m); },
       [&s](const process_changed& m) { s.feed(m); },
       [&s](const caller_request& m) { std::visit([&s](const auto& x) { s.feed(x); }, m.what); },
       [&s](begin_job) { s.start(); },

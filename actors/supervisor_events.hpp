@@ -105,7 +105,7 @@ struct start_rank {
 using order = std::variant<form_generation, activate_generation, propose_stop, stop_at,
                            close_generation, tear_down>;
 /// Send this to the rank.
-struct tell {
+struct send {
   std::int32_t rank = 0;
   order what;
 };
@@ -150,7 +150,7 @@ struct complete {
   std::vector<failure> late;
 };
 
-using action = std::variant<start_process, end_process, start_rank, tell, abandon, arm,
+using action = std::variant<start_process, end_process, start_rank, send, abandon, arm,
                             flush_checkpointer, flush_observers, announce, commit, complete>;
 
 enum class phase : std::uint8_t {

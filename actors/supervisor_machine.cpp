@@ -1,4 +1,5 @@
 #include "actors/supervisor_machine.hpp"
+#include "actors/moves.hpp"
 
 #include <fmt/format.h>
 
@@ -21,13 +22,13 @@ bool over(phase p) {
 // Whether the wait for the ranks may be extended once more: none that is missing was silent. A rank
 // that waits for a silent one reports that it is busy, too.
 bool still_forming(const membership& members, const deadlines& limits, std::uint32_t waits) {
-  const auto goes_on = [](const member& m) { return m.prepared || m.heard; };
+  const auto goes_on = [](const member& m) { return m.prepared || m.answered; };
   return std::ranges::all_of(members, goes_on) && (waits + 1) * limits.form < limits.hook_limit;
 }
 
 // Names the ranks that were silent, or all that are missing when none was.
 failure not_formed(const membership& members, const deadlines& limits, std::uint32_t waits) {
-  const auto was_silent = [](const member& m) { return !m.prepared && !m.heard; };
+  const auto was_silent = [](const member& m) { return !m.prepared && !m.answered; };
   const bool any = std::ranges::any_of(members, was_silent);
   std::string missing;
   for (const auto& m : members)
@@ -69,24 +70,35 @@ failure checkpoints_late(const deadlines& limits, std::int64_t committed, genera
   return what;
 }
 
+stop_at stop_order(const membership& members, const member& m, std::int64_t step, stop_reason why) {
+  stop_at order{members.fence_for(m), why, why == stop_reason::none};
+  order.at.step = step_id{step};
+  return order;
+}
+
 }  // namespace
 
 supervisor_machine::supervisor_machine(job_id job, std::int32_t world, deadlines limits,
                                        supervision::rules rules)
     : limits_(limits),
       rules_(rules),
-      budget_(rules.elastic),
       members_(job, static_cast<std::size_t>(world)),
       placements_({rules.processes, rules.elastic.on_loss, rules.elastic.min_ranks,
-                   rules.elastic.spares, limits.form}) {
+                   rules.elastic.spares, limits.form}),
+      recovery_(rules.elastic) {
   if (world < 1) throw internal_error(fmt::format("a world of {} ranks", world));
 }
 
 std::vector<supervision::action> supervisor_machine::on(const supervision::event& what) {
-  actions out;
-  if (phase_ == phase::done) return out;
+  if (phase_ == phase::done) return {};
+  actions out{members_, committed_, deadline_};
   std::visit([&](const auto& e) { handle(e, out); }, what);
-  return out;
+  return out.take();
+}
+
+void supervisor_machine::at(std::chrono::nanoseconds now) {
+  recovery_.at(now);
+  placements_.at(now);
 }
 
 // --- forming -------------------------------------------------------------------------------------
@@ -97,38 +109,31 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
     throw internal_error(
         fmt::format("{} incarnations for {} ranks", e.incarnations.size(), members_.size()));
   members_.begin_with(e.incarnations);
-  make_room(out, 3);
+  out.make_room(3);
   const auto homes = placements_.begin(static_cast<std::int32_t>(members_.size()));
-  for (const auto& p : placements_.all()) start(p.number, out);
-  for (auto& m : members_) start(m, homes[static_cast<std::size_t>(members_.rank_of(m))], out);
-  for (const auto spare : placements_.refill()) start(spare, out);
+  for (const auto& p : placements_.all()) out.start_process(placements_, p.number);
+  for (auto& m : members_) {
+    m.process = homes[static_cast<std::size_t>(members_.rank_of(m))];
+    out.start(m);
+  }
+  for (const auto spare : placements_.refill()) out.start_process(placements_, spare);
   form({}, out);
-}
-
-void supervisor_machine::start(std::int32_t process, actions& out) const {
-  const auto* place = placements_.find(process);
-  out.emplace_back(supervision::start_process{process, place && place->spare});
-}
-
-void supervisor_machine::start(member& m, std::int32_t process, actions& out) {
-  m.process = process;
-  out.emplace_back(supervision::start_rank{members_.rank_of(m), m.incarnation, process});
 }
 
 // Needs the members of the new generation, and its base.
 void supervisor_machine::form(const std::vector<std::int32_t>& holders, actions& out) {
   phase_ = phase::forming;
-  make_room(out);
+  out.make_room();
   for (auto& m : members_) {
     form_generation order{members_.fence_for(m),
                           static_cast<std::int32_t>(members_.size()),
                           current_.base.point,
                           holders,
                           {}};
-    out.emplace_back(supervision::tell{members_.rank_of(m), std::move(order)});
+    out.send(m, std::move(order));
   }
-  announce(lifecycle_kind::generation_forming, out, -1, why_forming());
-  arm_deadline(limits_.form, out);
+  out.announce(lifecycle_kind::generation_forming, -1, recovery_.why_forming(committed_));
+  out.arm(limits_.form);
 }
 
 void supervisor_machine::handle(const prepared& e, actions& out) {
@@ -137,31 +142,30 @@ void supervisor_machine::handle(const prepared& e, actions& out) {
   if (current_.base.held() && e.digest != current_.base.digest)
     return fail(other_state(members_, *m, current_.base, e.digest), out);
   members_.prepare(*m);
-  announce(lifecycle_kind::rank_started, out, members_.rank_of(*m));
+  out.announce(lifecycle_kind::rank_started, members_.rank_of(*m));
   if (members_.unprepared() == 0) activate(out);
 }
 
 void supervisor_machine::activate(actions& out) {
   phase_ = phase::active;
-  make_room(out);
+  out.make_room();
   commit(current_.base.steps(), out);
-  announce(lifecycle_kind::generation_active, out, -1,
-           {{"ranks", std::to_string(working_processes(members_, placements_))},
-            {"shards", std::to_string(members_.size())}});
+  out.announce(lifecycle_kind::generation_active, -1,
+               {{"ranks", std::to_string(working_processes(members_, placements_))},
+                {"shards", std::to_string(members_.size())}});
   for (auto& m : members_) {
-    m.heard = false;
+    m.answered = false;
     activate_generation order{members_.fence_for(m)};
-    out.emplace_back(supervision::tell{members_.rank_of(m), order});
+    out.send(m, order);
   }
-  for (const auto spare : placements_.refill()) start(spare, out);
+  for (const auto spare : placements_.refill()) out.start_process(placements_, spare);
   ask_soon(out);
   if (stop_ != stop_reason::none || wanted() != membership_change::none) propose(out);
 }
 
-// Replaces the deadline before, whose id is void from now on.
 void supervisor_machine::ask_soon(actions& out) {
   current_.asked = 0;
-  arm_deadline(limits_.close, out);
+  out.arm(limits_.close);
 }
 
 // Sends orders again to the ranks that were silent since the last time or owe an answer. Returns
@@ -170,20 +174,20 @@ bool supervisor_machine::ask_again(actions& out) {
   bool any = false;
   for (auto& m : members_) {
     if (m.gone || m.finished) continue;
-    const auto tell = [&](supervision::order what) {
-      out.emplace_back(supervision::tell{members_.rank_of(m), std::move(what)});
+    const auto send = [&](supervision::order what) {
+      out.send(m, std::move(what));
       any = true;
     };
-    if (!std::exchange(m.heard, false)) tell(activate_generation{members_.fence_for(m)});
-    if (current_.proposed && !m.vote) tell(propose_stop{members_.fence_for(m), stop_});
-    if (current_.named) tell(stop_order(m));
+    if (!std::exchange(m.answered, false)) send(activate_generation{members_.fence_for(m)});
+    if (current_.proposed && !m.vote) send(propose_stop{members_.fence_for(m), stop_});
+    if (current_.named) send(stop_order(members_, m, *current_.named, stop_));
   }
   return sometimes(any, coverage_point::asked_again);
 }
 
-void supervisor_machine::hear(member& m, actions& out) {
-  m.heard = true;
-  if (std::exchange(current_.asked, 0) == asks_max) arm_deadline(limits_.close, out);
+void supervisor_machine::take_answer(member& m, actions& out) {
+  m.answered = true;
+  if (std::exchange(current_.asked, 0) == asks_max) out.arm(limits_.close);
 }
 
 // --- active --------------------------------------------------------------------------------------
@@ -192,7 +196,7 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
   auto* m = members_.sender(e.at);
   // Steps that were done before the generation began to close still count.
   if (!m || (phase_ != phase::active && phase_ != phase::closing)) return;
-  if (phase_ == phase::active) hear(*m, out);
+  if (phase_ == phase::active) take_answer(*m, out);
   if (members_.hold(*m, e.at.step.value(), committed_)) commit(members_.least_held(), out);
   change_if_held(out);
 }
@@ -202,28 +206,28 @@ void supervisor_machine::commit(std::int64_t steps, actions& out) {
   always(steps >= committed_ || current_.base.steps() < committed_, coverage_point::commit_grows);
   if (steps <= committed_) return;
   committed_ = steps;
-  budget_.end_wait();
+  recovery_.advanced();
   members_.recount(committed_);
-  out.emplace_back(supervision::commit{committed_});
+  out.add(supervision::commit{committed_});
 }
 
 void supervisor_machine::handle(const request_stop& e, actions& out) {
   if (stop_ != stop_reason::none || e.why == stop_reason::none) return;
   stop_ = e.why;
   sometimes(phase_ < phase::active, coverage_point::stop_before_active);
-  announce(lifecycle_kind::stop_requested, out, -1, {{"why", std::string{to_string(e.why)}}});
+  out.announce(lifecycle_kind::stop_requested, -1, {{"why", std::string{to_string(e.why)}}});
   if (phase_ == phase::active) propose(out);
 }
 
 // A stop that comes while the membership changes replaces the pause.
 void supervisor_machine::propose(actions& out) {
-  if (sometimes(current_.named.has_value(), coverage_point::stop_in_change)) return tell_stop(out);
+  if (sometimes(current_.named.has_value(), coverage_point::stop_in_change)) return send_stop(out);
   if (current_.proposed) return;
   current_.proposed = true;
-  make_room(out);
+  out.make_room();
   for (auto& m : members_) {
     propose_stop order{members_.fence_for(m), stop_};
-    out.emplace_back(supervision::tell{members_.rank_of(m), order});
+    out.send(m, order);
   }
   ask_soon(out);
 }
@@ -231,7 +235,7 @@ void supervisor_machine::propose(actions& out) {
 void supervisor_machine::handle(const stop_vote& e, actions& out) {
   auto* m = members_.sender(e.at);
   if (!m || phase_ != phase::active || !current_.proposed || current_.named) return;
-  hear(*m, out);
+  take_answer(*m, out);
   m->vote = e.at.step.value();
   const auto voted = [](const member& each) { return each.vote.has_value(); };
   if (!std::ranges::all_of(members_, voted)) return;
@@ -240,32 +244,24 @@ void supervisor_machine::handle(const stop_vote& e, actions& out) {
   if (stop_ == stop_reason::none) ++*current_.named;
   const auto furthest = std::ranges::max_element(members_, {}, &member::held);
   always(*current_.named >= furthest->held, coverage_point::stop_not_passed);
-  tell_stop(out);
+  send_stop(out);
 }
 
-void supervisor_machine::tell_stop(actions& out) {
-  make_room(out);
+void supervisor_machine::send_stop(actions& out) {
+  out.make_room();
   if (stop_ != stop_reason::none)
-    announce(lifecycle_kind::stop_agreed, out, -1, {{"steps", std::to_string(*current_.named)}});
-  for (const auto& m : members_)
-    out.emplace_back(supervision::tell{members_.rank_of(m), stop_order(m)});
+    out.announce(lifecycle_kind::stop_agreed, -1, {{"steps", std::to_string(*current_.named)}});
+  for (const auto& m : members_) out.send(m, stop_order(members_, m, *current_.named, stop_));
   ask_soon(out);
-}
-
-// Needs the agreed step.
-stop_at supervisor_machine::stop_order(const member& m) const {
-  stop_at order{members_.fence_for(m), stop_, stop_ == stop_reason::none};
-  order.at.step = step_id{*current_.named};
-  return order;
 }
 
 void supervisor_machine::handle(const rank_finished& e, actions& out) {
   auto* m = members_.sender(e.at);
   if (!m || phase_ != phase::active || m->finished) return;
-  hear(*m, out);
+  take_answer(*m, out);
   members_.finish(*m);
-  announce(lifecycle_kind::rank_finished, out, members_.rank_of(*m),
-           {{"steps", std::to_string(e.loop.steps)}});
+  out.announce(lifecycle_kind::rank_finished, members_.rank_of(*m),
+               {{"steps", std::to_string(e.loop.steps)}});
   const bool first = members_.unfinished() + 1 == members_.size();
   if (!first && e.loop.steps != loop_.steps) {
     auto what =
@@ -312,8 +308,8 @@ void supervisor_machine::handle(const rank_failed& e, actions& out) {
 
 void supervisor_machine::handle(const request_abort& e, actions& out) {
   if (phase_ == phase::idle || over(phase_)) return;
-  if (phase_ == phase::closing && (current_.over || must_end_)) return;
-  must_end_ = true;
+  if (phase_ == phase::closing && (current_.over || recovery_.must_end())) return;
+  recovery_.end_job();
   auto what = make_failure(e.kind, e.why);
   what.generation = generation().value();
   what.step = committed_;
@@ -324,10 +320,10 @@ void supervisor_machine::handle(const supervision::trouble& e, actions& out) {
   auto what = e.what;
   if (!what.id) what.id = next_failure();
   const bool known = failures_.is_first(what.id) || failures_.is_late(what.id);
-  if (!e.ends_job || !known) announce_failure(lifecycle_kind::trouble, what, out);
+  if (!e.ends_job || !known) out.announce_failure(lifecycle_kind::trouble, what);
   if (!e.ends_job) return failures_.add_late(std::move(what));
   if (phase_ == phase::forming || phase_ == phase::active || phase_ == phase::closing) {
-    must_end_ = true;
+    recovery_.end_job();
     return fail(std::move(what), out);
   }
   // The ranks have ended or are ending: there is no generation to close.
@@ -345,7 +341,7 @@ void supervisor_machine::fail(failure what, actions& out) {
   const bool known = what.id && failures_.holds(what.id);
   if (sometimes(known, coverage_point::failure_said_twice)) return;
   if (!what.id) what.id = next_failure();
-  announce_failure(lifecycle_kind::rank_failed, what, out);
+  out.announce_failure(lifecycle_kind::rank_failed, what);
   if (comes_too_late(what)) {
     if (current_.orderly && !over(phase_)) release_teardown(what, out);
     return failures_.add_late(std::move(what));
@@ -363,11 +359,11 @@ void supervisor_machine::begin_closing(actions& out) {
     phase_ = phase::closing;
     current_.orderly = false;
     current_.over = !rules_.elastic.enabled();
-    announce(lifecycle_kind::generation_closing, out);
-    arm_deadline(failures_.first()->follows ? limits_.settle : limits_.close, out);
+    out.announce(lifecycle_kind::generation_closing);
+    out.arm(failures_.first()->follows ? limits_.settle : limits_.close);
   }
   if (phase_ != phase::closing) return;
-  const bool ends = current_.close_sent && !current_.over && !may_restart();
+  const bool ends = current_.close_sent && !current_.over && !recovery_.may_restart(situation());
   if (sometimes(ends, coverage_point::closed_for_good)) members_.reopen();
   if (ends || (!current_.close_sent && !failures_.first()->follows)) send_close(out);
 }
@@ -379,9 +375,9 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
   switch (phase_) {
     case phase::forming:
       if (still_forming(members_, limits_, current_.waits)) {
-        for (auto& m : members_) m.heard = false;
+        for (auto& m : members_) m.answered = false;
         ++current_.waits;
-        return arm_deadline(limits_.form, out);
+        return out.arm(limits_.form);
       }
       sometimes(true, coverage_point::forming_deadline);
       fail(not_formed(members_, limits_, current_.waits), out);
@@ -397,8 +393,8 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
         members_.mark_unresponsive(m, "teardown");
         sometimes(true, coverage_point::teardown_escalates);
         members_.abandon(m);
-        announce(lifecycle_kind::survivor, out, members_.rank_of(m), {{"what", m.unresponsive}});
-        out.emplace_back(supervision::abandon{members_.rank_of(m)});
+        out.announce(lifecycle_kind::survivor, members_.rank_of(m), {{"what", m.unresponsive}});
+        out.abandon(m);
       }
       placements_ = placements{};  // every process has its order to end, and is killed
       flush_if_all_gone(out);
@@ -416,38 +412,11 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
     case phase::active:
       current_.asked = ask_again(out) ? current_.asked + 1 : 0;
       if (!sometimes(current_.asked >= asks_max, coverage_point::asked_in_vain))
-        arm_deadline(limits_.close, out);
+        out.arm(limits_.close);
       break;
     case phase::idle:
     case phase::done: break;
   }
-}
-
-// --- small things --------------------------------------------------------------------------------
-
-// Reserves memory for so many actions per rank, and a few others, because actions are large.
-void supervisor_machine::make_room(actions& out, std::size_t each) const {
-  constexpr std::size_t others = 3;
-  out.reserve(out.size() + each * members_.size() + others);
-}
-
-void supervisor_machine::arm_deadline(std::chrono::nanoseconds delay, actions& out) {
-  out.emplace_back(supervision::arm{++deadline_, delay});
-}
-
-void supervisor_machine::announce(lifecycle_kind event, actions& out, std::int32_t rank,
-                                  std::map<std::string, std::string> details) {
-  out.emplace_back(
-      supervision::announce{{event, rank, generation().value(), committed_, std::move(details)}});
-}
-
-void supervisor_machine::announce_failure(lifecycle_kind event, const failure& what, actions& out) {
-  out.emplace_back(supervision::announce{{event,
-                                          what.rank,
-                                          generation().value(),
-                                          committed_,
-                                          {{"what", render(what)}},
-                                          std::make_shared<const failure>(what)}});
 }
 
 }  // namespace troupe

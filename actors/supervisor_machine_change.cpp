@@ -1,6 +1,7 @@
 // How the supervisor machine changes the membership without a failure: a process wants to leave, or
 // the caller scales. All ranks pause right after one step; the generation closes; and in the next
 // one the ranks that move have a new incarnation in another process. docs/elastic.md has the rest.
+#include "actors/moves.hpp"
 #include "actors/supervisor_machine.hpp"
 
 #include <fmt/format.h>
@@ -13,6 +14,18 @@
 namespace troupe {
 
 using supervision::phase;
+
+namespace {
+
+// For a change that the caller or a process asked for, and that this job cannot make.
+supervision::trouble refused(std::string what, generation_id generation) {
+  sometimes(true, coverage_point::change_refused);
+  auto why = describe(user_error(errc::bad_usage, std::move(what)));
+  why.generation = generation.value();
+  return {std::move(why), false};
+}
+
+}  // namespace
 
 // Points are kept, the other ranks have the state that a rank needs after its move, and processes
 // can be started.
@@ -28,13 +41,6 @@ membership_change supervisor_machine::wanted() const {
   return scales_ ? membership_change::scaled : membership_change::none;
 }
 
-void supervisor_machine::refuse(std::string what, actions& out) {
-  sometimes(true, coverage_point::change_refused);
-  auto why = describe(user_error(errc::bad_usage, std::move(what)));
-  why.generation = generation().value();
-  handle(supervision::trouble{std::move(why), false}, out);
-}
-
 void supervisor_machine::handle(const process_changed& e, actions& out) {
   if (e.job != members_.job() || !placements_.any()) return;
   switch (e.how) {
@@ -46,7 +52,7 @@ void supervisor_machine::handle(const process_changed& e, actions& out) {
   const bool spare = found && found->spare && found->ready;
   placements_.lost(e.number);
   if (spare && phase_ == phase::active)
-    for (const auto one : placements_.refill()) start(one, out);
+    for (const auto one : placements_.refill()) out.start_process(placements_, one);
   flush_if_all_gone(out);
 }
 
@@ -54,13 +60,15 @@ void supervisor_machine::leave(std::int32_t process, actions& out) {
   const auto* found = placements_.find(process);
   if (!found || found->leaving || phase_ >= phase::tearing) return;
   if (lives_in(members_, process) && !may_change())
-    return refuse(fmt::format("process {} was asked to leave and stays: only a fit with child "
-                              "processes, several ranks and elastic.max_restarts can move ranks",
-                              process),
-                  out);
+    return handle(
+        refused(fmt::format("process {} was asked to leave and stays: only a fit with child "
+                            "processes, several ranks and elastic.max_restarts can move ranks",
+                            process),
+                generation()),
+        out);
   placements_.leave(process);
   if (!lives_in(members_, process))
-    out.emplace_back(supervision::end_process{process});
+    out.add(supervision::end_process{process});
   else if (phase_ == phase::active && !current_.proposed)
     propose(out);
 }
@@ -68,16 +76,18 @@ void supervisor_machine::leave(std::int32_t process, actions& out) {
 void supervisor_machine::handle(const request_scale& e, actions& out) {
   if (phase_ >= phase::tearing) return;
   if (!may_change())
-    return refuse(
-        "the job cannot be scaled: only a fit with child processes, several shards and "
-        "elastic.max_restarts can move ranks",
+    return handle(
+        refused("the job cannot be scaled: only a fit with child processes, several shards and "
+                "elastic.max_restarts can move ranks",
+                generation()),
         out);
   const auto least = rules_.elastic.min_ranks;
   const auto most = static_cast<std::int32_t>(members_.size());
   if (e.ranks < least || e.ranks > most)
-    return refuse(fmt::format("the job cannot be scaled to {} ranks: it has {} shards, and "
-                              "elastic.min_ranks is {}",
-                              e.ranks, most, least),
+    return handle(refused(fmt::format("the job cannot be scaled to {} ranks: it has {} shards, and "
+                                      "elastic.min_ranks is {}",
+                                      e.ranks, most, least),
+                          generation()),
                   out);
   if (e.ranks == placements_.target() && e.ranks == placements_.working()) return;
   placements_.scale(e.ranks);
@@ -91,8 +101,7 @@ void supervisor_machine::change_if_held(actions& out) {
   if (members_.least_held() < *current_.named) return;
   phase_ = phase::closing;
   current_.orderly = false;
-  announce(lifecycle_kind::generation_closing, out, -1,
-           {{"why", std::string{to_string(wanted())}}});
+  out.announce(lifecycle_kind::generation_closing, -1, {{"why", std::string{to_string(wanted())}}});
   send_close(out);
 }
 
@@ -107,18 +116,19 @@ void supervisor_machine::report_of_moved_rank(const failure& what, actions& out)
 // nothing.
 void supervisor_machine::move_ranks(actions& out) {
   for (auto& m : members_)
-    if (m.moves)
-      out.emplace_back(
-          supervision::tell{members_.rank_of(m), tear_down{members_.fence_for(m), false}});
+    if (m.moves) out.send(m, tear_down{members_.fence_for(m), false});
   const auto held = current_.base.held() ? current_.base.steps() : 0;
   const auto replaced = members_.begin_generation(held, committed_);
-  for (const auto& group : new_homes(members_, placements_, replaced, budget_.waits())) {
-    for (const auto number : group.started) start(number, out);
-    for (const auto& [rank, process] : group.homes) start(members_.at(rank), process, out);
+  for (const auto& group : new_homes(members_, placements_, replaced, recovery_.waits())) {
+    for (const auto number : group.started) out.start_process(placements_, number);
+    for (const auto& [rank, process] : group.homes) {
+      auto& m = members_.at(rank);
+      m.process = process;
+      out.start(m);
+    }
   }
   for (const auto& p : placements_.all())
-    if (p.leaving && !lives_in(members_, p.number))
-      out.emplace_back(supervision::end_process{p.number});
+    if (p.leaving && !lives_in(members_, p.number)) out.add(supervision::end_process{p.number});
 }
 
 }  // namespace troupe

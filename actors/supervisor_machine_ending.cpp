@@ -15,13 +15,13 @@ using supervision::phase;
 // A rank failed in an orderly teardown: this releases the ranks that wait for it at the barrier.
 void supervisor_machine::release_teardown(const failure& why, actions& out) {
   current_.orderly = false;
-  make_room(out);
+  out.make_room();
   for (auto& m : members_) {
     if (m.gone) continue;
     close_generation order{members_.fence_for(m), why};
-    out.emplace_back(supervision::tell{members_.rank_of(m), std::move(order)});
+    out.send(m, std::move(order));
   }
-  arm_deadline(limits_.teardown, out);
+  out.arm(limits_.teardown);
 }
 
 void supervisor_machine::send_close(actions& out) {
@@ -31,14 +31,14 @@ void supervisor_machine::send_close(actions& out) {
   if (failures_.first()) why = *failures_.first();
   current_.close_sent = true;
   current_.resting = false;
-  current_.over = !may_restart();
-  make_room(out);
+  current_.over = !recovery_.may_restart(situation());
+  out.make_room();
   for (auto& m : members_) {
     if (m.gone) continue;
     close_generation order{members_.fence_for(m), why, current_.over};
-    out.emplace_back(supervision::tell{members_.rank_of(m), std::move(order)});
+    out.send(m, std::move(order));
   }
-  arm_deadline(limits_.close, out);
+  out.arm(limits_.close);
   close_if_all_closed(out);
 }
 
@@ -56,7 +56,7 @@ void supervisor_machine::handle(const closed_generation& e, actions& out) {
 void supervisor_machine::close_if_all_closed(actions& out) {
   if (phase_ != phase::closing || members_.unclosed() > 0 || current_.resting) return;
   if (!current_.close_sent && !current_.over) return;
-  announce(lifecycle_kind::generation_closed, out);
+  out.announce(lifecycle_kind::generation_closed);
   if (current_.over) return start_teardown(out);
   restart(out);
 }
@@ -65,7 +65,7 @@ void supervisor_machine::handle(const rank_busy& e, actions&) {
   auto* m = members_.sender(e.at);
   if (!m) return;
   if (phase_ == phase::forming && !m->prepared)
-    m->heard = true;
+    m->answered = true;
   else
     m->busy = e.what;
 }
@@ -105,15 +105,15 @@ void supervisor_machine::lose(member& m, failure what, bool reported, actions& o
 
 void supervisor_machine::start_teardown(actions& out) {
   phase_ = phase::tearing;
-  announce(lifecycle_kind::teardown, out, -1, {{"orderly", current_.orderly ? "true" : "false"}});
-  make_room(out);
+  out.announce(lifecycle_kind::teardown, -1, {{"orderly", current_.orderly ? "true" : "false"}});
+  out.make_room();
   for (auto& m : members_) {
     if (m.gone) continue;
     tear_down order{members_.fence_for(m), current_.orderly};
-    out.emplace_back(supervision::tell{members_.rank_of(m), order});
+    out.send(m, order);
   }
-  for (const auto& p : placements_.all()) out.emplace_back(supervision::end_process{p.number});
-  arm_deadline(current_.orderly ? limits_.orderly_teardown : limits_.teardown, out);
+  for (const auto& p : placements_.all()) out.add(supervision::end_process{p.number});
+  out.arm(current_.orderly ? limits_.orderly_teardown : limits_.teardown);
   flush_if_all_gone(out);
 }
 
@@ -132,18 +132,17 @@ void supervisor_machine::flush_if_all_gone(actions& out) {
   if (phase_ != phase::tearing) return;
   if (members_.there() > 0 || !placements_.all().empty()) return;
   phase_ = phase::flushing_checkpointer;
-  out.emplace_back(supervision::flush_checkpointer{});
-  arm_deadline(limits_.flush, out);
+  out.add(supervision::flush_checkpointer{});
+  out.arm(limits_.flush);
 }
 
 void supervisor_machine::handle(const supervision::checkpointer_done& e, actions& out) {
   for (const auto& f : e.late) failures_.add_late(f);
   if (phase_ != phase::flushing_checkpointer) return;
   phase_ = phase::flushing_observers;
-  announce(lifecycle_kind::job_ended, out, -1,
-           {{"status", failures_.first() ? "failed" : "ended"}});
-  out.emplace_back(supervision::flush_observers{});
-  arm_deadline(limits_.teardown, out);
+  out.announce(lifecycle_kind::job_ended, -1, {{"status", failures_.first() ? "failed" : "ended"}});
+  out.add(supervision::flush_observers{});
+  out.arm(limits_.teardown);
 }
 
 void supervisor_machine::handle(const supervision::observers_done& e, actions& out) {
@@ -164,7 +163,7 @@ void supervisor_machine::finish(actions& out) {
   end.survivors.insert(end.survivors.end(), survivors_.begin(), survivors_.end());
   end.late = failures_.late();
   if (rules_.elastic.enabled()) {
-    end.generations = ended_;
+    end.generations = recovery_.ended();
     end.generations.push_back(record());
   }
   end.why = current_.ended_by;
@@ -179,7 +178,7 @@ void supervisor_machine::finish(actions& out) {
                          current_.ended_by == stop_reason::terminate;
     end.status = stopped ? job_outcome::ending::stopped : job_outcome::ending::finished;
   }
-  out.push_back(std::move(end));
+  out.add(std::move(end));
 }
 
 }  // namespace troupe

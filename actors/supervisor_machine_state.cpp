@@ -36,7 +36,7 @@ std::uint64_t supervisor_machine::digest() const {
   for (const auto& m : members_) {
     hash.add(m.incarnation.value())
         .add(m.prepared)
-        .add(m.heard)
+        .add(m.answered)
         .add(m.held)
         .add(m.vote)
         .add(m.finished);
@@ -47,8 +47,8 @@ std::uint64_t supervisor_machine::digest() const {
   failures_.add_to(hash);
   for (const auto& s : survivors_) hash.add(std::string_view{s});
   if (rules_.elastic.enabled()) {
-    hash.add(must_end_).add(durable_).add(done_).add(ended_.size());
-    hash.add(budget_.committed_at_failure());
+    recovery_.add_to(hash);
+    hash.add(done_);
     for (const auto& m : members_) hash.add(m.point.number).add(std::string_view{m.digest});
   }
   return hash.digest();

@@ -1,6 +1,6 @@
 // Every deadline of a job, derived from the one knob a user turns: how fast a failure must be
-// noticed (D). A deadline is inner to another when it must pass first for the right one to be
-// named. Pure; thread-safe.
+// noticed (D). An inner deadline runs within an outer one and is shorter: it passes first, so the
+// job's failure names the actual cause. Pure; thread-safe.
 #pragma once
 
 #include "troupe/options.hpp"

@@ -75,6 +75,30 @@ std::string_view to_string(accelerator_kind kind) {
   return "unknown";
 }
 
+std::string_view to_string(comm_hook_kind kind) {
+  switch (kind) {
+    case comm_hook_kind::allreduce: return "allreduce";
+    case comm_hook_kind::f16_compress: return "f16_compress";
+    case comm_hook_kind::bf16_compress: return "bf16_compress";
+    case comm_hook_kind::powersgd: return "powersgd";
+    case comm_hook_kind::noop: return "noop";
+  }
+  return "unknown";
+}
+
+comm_hook_kind comm_hook_named(std::string_view text) {
+  std::string known;
+  for (const auto kind :
+       {comm_hook_kind::allreduce, comm_hook_kind::f16_compress, comm_hook_kind::bf16_compress,
+        comm_hook_kind::powersgd, comm_hook_kind::noop}) {
+    if (to_string(kind) == text) return kind;
+    known.append(known.empty() ? "" : ", ").append(to_string(kind));
+  }
+  throw user_error(errc::bad_configuration, "strategy.comm_hook = \"" + std::string{text} +
+                                                "\": use one of " + known +
+                                                "; your own is given to register_comm_hook");
+}
+
 bool keeps_points(const trainer_options& options) {
   const auto& saves = options.checkpoint;
   return options.elastic.enabled() ||
@@ -101,6 +125,15 @@ batch_limit limit_of(const trainer_options& options, stage s) {
     case stage::call: break;
   }
   return 1.0;
+}
+
+std::string_view to_string(job_outcome::ending how) {
+  switch (how) {
+    case job_outcome::ending::finished: return "finished";
+    case job_outcome::ending::stopped: return "stopped";
+    case job_outcome::ending::failed: return "failed";
+  }
+  return "unknown";
 }
 
 std::string_view to_string(membership_change what) {

@@ -62,14 +62,8 @@ json failure_json(const troupe::failure& what) {
           {"step", what.step}};
 }
 
-std::string name_of(job_outcome::ending how) {
-  return how == job_outcome::ending::finished  ? "finished"
-         : how == job_outcome::ending::stopped ? "stopped"
-                                               : "failed";
-}
-
 json result_of(const job_outcome& outcome) {
-  json all{{"status", name_of(outcome.status)},
+  json all{{"status", to_string(outcome.status)},
            {"steps", outcome.loop.steps},
            {"epochs", outcome.loop.epoch},
            {"samples", outcome.loop.samples},
@@ -266,7 +260,7 @@ void job_book::ended_if_recorded(const kept_job_ptr& one) {
       one->events.add("service", {{"event", "trouble"}, {"what", error.what()}});
     }
   }
-  one->events.add("service", {{"event", "ended"}, {"status", name_of(outcome.status)}});
+  one->events.add("service", {{"event", "ended"}, {"status", to_string(outcome.status)}});
   if (drained_ && running() == 0) std::exchange(drained_, nullptr)();
 }
 

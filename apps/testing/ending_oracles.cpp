@@ -128,14 +128,14 @@ void job_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) 
       return f.rank == thrown.rank && f.hook == thrown.hook && f.what == thrown.what;
     });
   };
-  const auto unheard = [&](const auto& thrown) {
+  const auto unreported = [&](const auto& thrown) {
     return thrown.hook == "on_exception" || ended_generation(thrown.generation) || late(thrown) ||
            (thrown.hook == "teardown" &&
             (is_left_behind(outcome, thrown.rank) || was_lost_late(outcome, thrown.rank)));
   };
   if (!failed)
     for (const auto& r : facts.thrown)
-      if (!check(unheard(r)))
+      if (!check(unreported(r)))
         violate({oracle(5), "the job finished although a hook threw: " + r.what, r.step, r.rank});
   const bool disturbed = facts.rare || !facts.thrown.empty() || facts.any(delaying) ||
                          facts.any(ending_a_rank) || facts.any({fault::abort});

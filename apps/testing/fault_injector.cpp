@@ -317,8 +317,10 @@ void job_run::apply_to_rank(const scheduled_fault& s, rank_incarnation& life) {
 void job_run::cut(const scheduled_fault& s, const std::shared_ptr<simulated_stream>& link) {
   const auto lasts = length(s.amount);
   facts_.delayed += lasts;
-  link->cut(s.what == fault::cut || s.where % 2 == 0, s.what == fault::cut || s.where % 2 == 1);
-  heal_later(lasts, [link] { link->cut(false, false); });
+  using cut_of = simulated_stream::cut_of;
+  const auto one_way = s.where % 2 == 0 ? cut_of::near_to_far : cut_of::far_to_near;
+  link->cut(s.what == fault::cut ? cut_of::both : one_way);
+  heal_later(lasts, [link] { link->cut(cut_of::none); });
 }
 
 // Most often the supervisor's end, which receives more. It reads up to 15 messages in all. The

@@ -116,7 +116,7 @@ private:
   void program_leaves();
   void drain();
   void try_until_finished();
-  void hear_marks();
+  void collect_marks();
   nanoseconds storage_cost();
   storage_fault storage_fault_now(const storage_op& op);
   template <class Text>

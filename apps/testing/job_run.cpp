@@ -274,7 +274,7 @@ void job_run::program_leaves() {
 }
 
 // Collects violated invariants of code under test.
-void job_run::hear_marks() {
+void job_run::collect_marks() {
   const auto& book = simulation_.marks();
   report_.product = book.counts();
   report_.own = book.own();
@@ -315,7 +315,7 @@ run_report job_run::go() {
     if (is_misuse(e)) throw;
     oracles_.violate(violation_of(e));
   }
-  hear_marks();
+  collect_marks();
   report_.events = simulation_.events();
   report_.deliveries = simulation_.deliveries();
   report_.virtual_time = simulation_.time();

@@ -162,14 +162,14 @@ void simulated_process::receive(stream_message&& m) {
   note(false, "get ", what);
   if (reaches_an_actor(what) && owner_.holds_back(*this, false, what)) return;
   if (std::holds_alternative<rank_spec>(what)) return settle(std::move(what));
-  host_->hear(std::move(what));
+  host_->receive(std::move(what));
 }
 
 // The rank's own actor is the last one that its host spawns.
 void simulated_process::settle(link_message&& what) {
   settling_ = std::get<rank_spec>(what).incarnation;
   const simulation::spawn_scope spawned{simulation_, node_};
-  host_->hear(std::move(what));
+  host_->receive(std::move(what));
   if (spawned.newest()) owner_.rank_lives(settling_, spawned.newest());
 }
 

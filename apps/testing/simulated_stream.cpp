@@ -150,7 +150,9 @@ void simulated_stream::disconnect() {
   }
 }
 
-void simulated_stream::cut(bool to_far, bool to_near) {
+void simulated_stream::cut(cut_of directions) {
+  const bool to_far = directions == cut_of::near_to_far || directions == cut_of::both;
+  const bool to_near = directions == cut_of::far_to_near || directions == cut_of::both;
   for (const side at : {0, 1}) receive_beats(at);  // those that have arrived before
   for (const auto& [from, off] : {std::pair<side, bool>{0, to_far}, {1, to_near}}) {
     const bool healed = std::exchange(ways_[from].cut, off) && !off;

@@ -54,6 +54,8 @@ public:
     std::function<void(stream_end how)> ended;
   };
   using side = std::size_t;  // 0: near, 1: far
+  /// Directions in which the path holds bytes back.
+  enum class cut_of : std::uint8_t { none, near_to_far, far_to_near, both };
 
   simulated_stream(simulation& of, simulation::node_id near, simulation::node_id far, settings how);
 
@@ -83,8 +85,8 @@ public:
   };
   void read_slowly(side at, slow_reading how);
   void read_as_before(side at) { read_slowly(at, {{}, how_.buffer, how_.queue_limit}); }
-  /// Cuts the direction near to far, and far to near.
-  void cut(bool to_far, bool to_near);
+  /// Cuts these directions, and heals the others.
+  void cut(cut_of directions);
 
   bool reaches(simulation::node_id p) const { return ends_[0].node == p || ends_[1].node == p; }
   bool over(side at) const { return ends_[at].over; }

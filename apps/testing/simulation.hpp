@@ -271,8 +271,8 @@ private:
   }
   void change_priorities(node_id running);
   static std::int64_t clock_at(const node_state& l, std::int64_t when) {
-    const auto told = when + l.gained;
-    return l.skew == 0 ? told : told + (when - l.skewed_since) * l.skew / 1000;
+    const auto shown = when + l.gained;
+    return l.skew == 0 ? shown : shown + (when - l.skewed_since) * l.skew / 1000;
   }
 
   simulation_options options_;

@@ -152,16 +152,16 @@ public:
   void stepped(const finished_step& what, const complain_fn& complain) override {
     // A step that ends in NaN fails, and is done again.
     if (what.state && !what.state->is_nan()) notes_->logged[what.step] = logged_value(what.digest);
-    tell(complain);
+    report(complain);
   }
   void ended(const job_outcome& outcome, const complain_fn& complain) override {
     look_at_end(outcome);
-    tell(complain);
+    report(complain);
     if (logs_ && was_flushed(outcome)) look_at_rows(outcome.loop.steps, complain);
   }
 
 private:
-  void tell(const complain_fn& complain) {
+  void report(const complain_fn& complain) {
     for (auto& text : std::exchange(notes_->wrong, {})) complain({observer_oracle, text});
   }
 

@@ -106,7 +106,7 @@ public:
   virtual std::vector<model_facts> models() const = 0;
   /// The number of parameters of a model with default settings. Slow: it creates the model.
   virtual std::int64_t parameters(const std::string& model) const = 0;
-  /// A line per layer, then the sums. As slow.
+  /// A line per layer, then the sums. As slow as `parameters`.
   virtual std::string layers(const std::string& model) const = 0;
   virtual std::vector<data_facts> data_sets() const = 0;
   /// What each rank trains or evaluates. Reads no data: what is wrong with that fails the job.

@@ -61,7 +61,7 @@ public:
     auto work = shared_job(settings_, around_);
     work.options.ranks = ranks;
     if (!exchange) {
-      work.options.gradients.comm_hook = "noop";
+      work.options.gradients.comm_hook = comm_hook_kind::noop;
       work.options.gradients.fused_step = false;
     }
     work.options.checkpoint.enabled = false;
@@ -72,7 +72,7 @@ public:
                       }};
     const auto outcome = runner.run(std::move(work));
     if (outcome.status != job_outcome::ending::finished) {
-      tell_troubles(around_.screen, outcome);
+      report_troubles(around_.screen, outcome);
       end = {exit_status_of(outcome, runner.signal()), !outcome.survivors.empty()};
       return std::nullopt;
     }

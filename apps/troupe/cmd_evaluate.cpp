@@ -67,9 +67,9 @@ program_end evaluate(stage purpose, const schema& all, given what, const context
   job_runner runner{around.world(),
                     [&](int signal, int count) { around.screen.note(signal_note(signal, count)); }};
   const auto outcome = runner.run(std::move(work));
-  tell_troubles(around.screen, outcome);
-  tell_trace(around.screen, trace);
-  tell_profile(around.screen, outcome);
+  report_troubles(around.screen, outcome);
+  report_trace(around.screen, trace);
+  report_profile(around.screen, outcome);
   print(purpose, plan, outcome, around);
   return {exit_status_of(outcome, runner.signal()), !outcome.survivors.empty()};
 }

@@ -57,11 +57,11 @@ public:
                     [](const auto& one) { return rank_figures::is_one(one.first); });
     if (outcome.figures.seconds_to_first_step > 0)
       result.seconds_to_first_step = started + outcome.figures.seconds_to_first_step;
-    tell(outcome);
-    tell_profile(around_.screen, outcome);
+    report_outcome(outcome);
+    report_profile(around_.screen, outcome);
     if (wants_test(outcome) && !runner.stopped()) outcome = test(runner, outcome, result);
     runner.serve_no_more();
-    tell_trace(around_.screen, trace);
+    report_trace(around_.screen, trace);
     return close(result, outcome, runner);
   }
 
@@ -158,9 +158,9 @@ private:
         [path, wall = around_.wall] { return std::make_unique<event_log>(path, wall); }, path);
   }
 
-  void tell(const job_outcome& outcome) const {
-    tell_troubles(around_.screen, outcome,
-                  [this](const failure& late) { return report_.told(late); });
+  void report_outcome(const job_outcome& outcome) const {
+    report_troubles(around_.screen, outcome,
+                    [this](const failure& late) { return report_.reported(late); });
   }
 
   bool wants_test(const job_outcome& outcome) const {
@@ -184,7 +184,7 @@ private:
     add_loggers({.folder = plan_.folder, .fitted = fitted.loop}, test);
     test.observers.push_back(events());
     auto outcome = runner.run(std::move(test));
-    tell(outcome);
+    report_outcome(outcome);
     result.status = outcome.status;
     if (outcome.failed_with) result.failed_with = outcome.failed_with->record;
     if (outcome.status == job_outcome::ending::finished)

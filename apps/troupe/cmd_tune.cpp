@@ -52,7 +52,7 @@ public:
   // The search goes on unless a signal ended the fit.
   bool interrupted() { return runner_.stopped(); }
   program_end ended(const job_outcome& by) {
-    tell_troubles(around_.screen, by);
+    report_troubles(around_.screen, by);
     return {exit_status_of(by, runner_.signal()), !by.survivors.empty()};
   }
 

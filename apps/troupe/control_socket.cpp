@@ -1,7 +1,7 @@
 #include "apps/troupe/control_socket.hpp"
 
 #include "apps/http/accept_loop.hpp"
-#include "backends/file_descriptor.hpp"
+#include "backends/local/file_descriptor.hpp"
 #include "troupe/failure.hpp"
 
 #include <fcntl.h>
@@ -112,7 +112,7 @@ struct control_socket::server : std::enable_shared_from_this<server> {
   void welcome(unix_stream::socket from) {
     if (open.size() == control_connections_max) close(open.front());
     open.push_back(std::make_shared<connection>(std::move(from)));
-    hear(open.back());
+    read_request(open.back());
   }
 
   void close(const std::shared_ptr<connection>& one) {
@@ -121,20 +121,20 @@ struct control_socket::server : std::enable_shared_from_this<server> {
     open.remove(one);
   }
 
-  void hear(const std::shared_ptr<connection>& one) {
+  void read_request(const std::shared_ptr<connection>& one) {
     asio::async_read_until(one->socket, asio::dynamic_buffer(one->in, control_request_max), '\n',
                            [weak = weak_from_this(), one](const error_code& error, std::size_t n) {
                              const auto self = weak.lock();
                              if (!self || !one->socket.is_open()) return;
-                             if (error == asio::error::not_found) return self->tell_too_long(one);
+                             if (error == asio::error::not_found) return self->refuse_too_long(one);
                              if (error) return self->close(one);
                              auto line = one->in.substr(0, n - 1);
                              one->in.erase(0, n);
-                             self->tell(one, self->how(line));
+                             self->reply(one, self->how(line));
                            });
   }
 
-  void tell(const std::shared_ptr<connection>& one, std::string text, bool last = false) {
+  void reply(const std::shared_ptr<connection>& one, std::string text, bool last = false) {
     open.remove(one);
     open.push_back(one);
     one->out = std::move(text) + "\n";
@@ -143,7 +143,7 @@ struct control_socket::server : std::enable_shared_from_this<server> {
                         const auto self = weak.lock();
                         if (!self || !one->socket.is_open()) return;
                         if (error) return self->close(one);
-                        last ? self->drop(one) : self->hear(one);
+                        last ? self->drop(one) : self->read_request(one);
                       });
   }
 
@@ -160,12 +160,12 @@ struct control_socket::server : std::enable_shared_from_this<server> {
     });
   }
 
-  void tell_too_long(const std::shared_ptr<connection>& one) {
-    tell(one,
-         fmt::format(
-             R"({{"error":"a request has at most {} bytes: send one JSON object in a line"}})",
-             control_request_max),
-         true);
+  void refuse_too_long(const std::shared_ptr<connection>& one) {
+    reply(one,
+          fmt::format(
+              R"({{"error":"a request has at most {} bytes: send one JSON object in a line"}})",
+              control_request_max),
+          true);
   }
 };
 

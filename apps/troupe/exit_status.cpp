@@ -8,8 +8,8 @@
 
 namespace troupe::program {
 
-void tell_troubles(console& screen, const job_outcome& outcome,
-                   const std::function<bool(const failure&)>& told) {
+void report_troubles(console& screen, const job_outcome& outcome,
+                     const std::function<bool(const failure&)>& reported) {
   // The last one ended as the job did.
   for (const auto& one : outcome.generations)
     if (one.ended_by && &one != &outcome.generations.back())
@@ -20,7 +20,7 @@ void tell_troubles(console& screen, const job_outcome& outcome,
     screen.error(render(first));
   }
   for (const auto& late : outcome.late)
-    if (!told || !told(late)) screen.error("after the end: " + render(late));
+    if (!reported || !reported(late)) screen.error("after the end: " + render(late));
   for (const auto& survivor : outcome.survivors)
     screen.error(fmt::format("{} did not end in time and is left behind", survivor));
 }

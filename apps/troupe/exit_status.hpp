@@ -11,10 +11,10 @@
 namespace troupe::program {
 
 /// Names the failures that the job outlived, the failure that ended it with what followed, the
-/// survivors, and what went wrong after the end. Leaves out late failures for which `told` is true:
-/// the terminal knows of them.
-void tell_troubles(console& screen, const job_outcome& outcome,
-                   const std::function<bool(const failure&)>& told = {});
+/// survivors, and what went wrong after the end. Leaves out late failures for which `reported` is
+/// true: they were shown before.
+void report_troubles(console& screen, const job_outcome& outcome,
+                     const std::function<bool(const failure&)>& reported = {});
 
 /// The metrics that an evaluation returned, without the metrics that a checkpoint restored.
 metrics figures_of(const job_outcome& outcome);

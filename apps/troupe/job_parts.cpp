@@ -119,7 +119,7 @@ gradient_options gradients_of(const settings& s) {
           .overlap = s.flag("strategy.overlap"),
           .find_unused_parameters = s.flag("strategy.find_unused_parameters"),
           .static_graph = s.flag("strategy.static_graph"),
-          .comm_hook = s.text("strategy.comm_hook"),
+          .comm_hook = comm_hook_named(s.text("strategy.comm_hook")),
           .powersgd = powersgd_of(s),
           .fused_step = s.find<bool>("strategy.fused_step"),
           .broadcast_buffers = s.flag("strategy.broadcast_buffers"),
@@ -262,14 +262,14 @@ std::shared_ptr<run_trace> add_trace(const settings& s, job& to) {
   return slices;
 }
 
-void tell_trace(console& screen, const std::shared_ptr<run_trace>& trace) {
+void report_trace(console& screen, const std::shared_ptr<run_trace>& trace) {
   if (!trace) return;
   trace->finish();
   if (const auto why = trace->trouble(); !why.empty())
     screen.error(fmt::format("the trace ends early: {}", why));
 }
 
-void tell_profile(console& screen, const job_outcome& outcome) {
+void report_profile(console& screen, const job_outcome& outcome) {
   if (const auto table = to_string(profile_of(outcome)); !table.empty())
     screen.note(table.substr(0, table.size() - 1));
 }

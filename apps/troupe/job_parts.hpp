@@ -27,10 +27,10 @@ job shared_job(const settings& s, const context& around,
 /// Opens the files of the settings trace_hooks and trace, if they are set. Returns the latter.
 std::shared_ptr<run_trace> add_trace(const settings& s, job& to);
 /// Completes the file of a trace. An error of the disk that has ended it is shown on `screen`.
-void tell_trace(console& screen, const std::shared_ptr<run_trace>& trace);
+void report_trace(console& screen, const std::shared_ptr<run_trace>& trace);
 
 /// The table of the setting profiler, as a note.
-void tell_profile(console& screen, const job_outcome& outcome);
+void report_profile(console& screen, const job_outcome& outcome);
 
 /// Whether progress is shown on a terminal that can write over lines.
 bool shows_live(const settings& s, const context& around);

@@ -15,12 +15,12 @@ bool asked_now(const settings& s, std::string_view key) {
   return from != source::fallback && from != source::file;
 }
 
-[[noreturn]] void refuse(const settings& s, std::string_view key, std::string_view mend) {
+[[noreturn]] void refuse(const settings& s, std::string_view key, std::string_view fix) {
   const auto& [value, from] = s.at(key);
   throw user_error(errc::bad_configuration,
                    fmt::format("{} = {} ({}): mpirun's processes are the ranks of one job, over "
                                "mpi; leave it out, or call troupe without mpirun{}",
-                               key, toml_text(value), from.text(), mend));
+                               key, toml_text(value), from.text(), fix));
 }
 
 }  // namespace

@@ -123,13 +123,4 @@ std::string result_text(const run_result& what) {
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-std::string_view to_string(job_outcome::ending status) {
-  switch (status) {
-    case job_outcome::ending::finished: return "finished";
-    case job_outcome::ending::stopped: return "stopped";
-    case job_outcome::ending::failed: return "failed";
-  }
-  return "unknown";
-}
-
 }  // namespace troupe::program

@@ -45,7 +45,5 @@ run_result result_of(const job_outcome& outcome, const trainer_options& options)
 nlohmann::ordered_json as_json(const failure& what);
 /// One line, numbers that are not finite as null.
 std::string result_text(const run_result& what);
-/// `finished`, `stopped`, `failed`.
-std::string_view to_string(job_outcome::ending status);
 
 }  // namespace troupe::program

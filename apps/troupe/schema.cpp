@@ -305,7 +305,7 @@ void add_strategy(schema& s, const trainer_options& d) {
       "look for parameters without a gradient before each backward, so that none waits for them");
   add(s, "strategy.static_graph", kind::boolean, g.static_graph, "",
       "every backward uses the same parameters equally often");
-  add(s, "strategy.comm_hook", kind::choice, g.comm_hook, "",
+  add(s, "strategy.comm_hook", kind::choice, std::string{to_string(g.comm_hook)}, "",
       "what sums gradients; noop sums nothing, to measure what the exchange costs",
       {"allreduce", "f16_compress", "bf16_compress", "powersgd", "noop"});
   add(s, "strategy.fused_step", kind::boolean, unset, "",

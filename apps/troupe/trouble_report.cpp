@@ -18,8 +18,8 @@ struct trouble_report::state {
 
   console& screen;
   std::mutex guard;
-  std::set<std::string> told;     // texts of the exceptions that ended observers
-  bool checkpoints_fail = false;  // the last checkpoint could not be written
+  std::set<std::string> reported;  // texts of the exceptions that ended observers
+  bool checkpoints_fail = false;   // the last checkpoint could not be written
   bool warned = false;
 
   void checkpoint_failed(const seen::lifecycle& what);
@@ -28,7 +28,7 @@ struct trouble_report::state {
   void look_at(const seen::metrics& what);
   void remember(const std::string& text) {
     const std::lock_guard hold{guard};
-    told.insert(text);
+    reported.insert(text);
   }
 };
 
@@ -161,10 +161,10 @@ observer_factory trouble_report::around(observer_factory make, std::string file)
       };
 }
 
-bool trouble_report::told(const failure& late) const {
+bool trouble_report::reported(const failure& late) const {
   if (late.hook == hooks::save_checkpoint::name) return true;
   const std::lock_guard hold{state_->guard};
-  return state_->told.contains(late.what);
+  return state_->reported.contains(late.what);
 }
 
 }  // namespace troupe::program

@@ -28,7 +28,7 @@ public:
   observer_factory around(observer_factory make, std::string file) const;
 
   /// Whether the terminal already shows this late failure of the job.
-  bool told(const failure& late) const;
+  bool reported(const failure& late) const;
 
 private:
   struct state;

@@ -9,7 +9,7 @@
 namespace troupe {
 
 /// The first host of Slurm's short form: `a[03-05,9],b` names a03. A number keeps its zeroes.
-/// None: no such list.
+/// Nothing if the text is not such a list.
 std::optional<std::string> first_host(std::string_view list);
 
 /// Names between commas; empty ones are left out.

@@ -75,9 +75,11 @@ public:
     if (at_.block > 1 && everybody(among) && operation != reduction::mean &&
         its_own_accumulator(data.type) && data.count >= local_from_ / size_of(data.type)) {
       // Other ranks wait for this rank's agreement, so it is sent at once if no step precedes it.
-      const auto told = steps_->oldest().empty() ? remote_->agree(call) : nullptr;
+      const auto agreed = steps_->oldest().empty() ? remote_->agree(call) : nullptr;
       return steps_->add(
-          [=, this] { return reduce(data, operation, call, told ? told : remote_->agree(call)); },
+          [=, this] {
+            return reduce(data, operation, call, agreed ? agreed : remote_->agree(call));
+          },
           describe(call));
     }
     return straight([=, this] { return remote_->all_reduce(data, operation, among); },

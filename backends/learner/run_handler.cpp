@@ -14,8 +14,8 @@ const closure no_closure;
 
 }  // namespace
 
-run_handler::run_handler(const learner_context& context, surroundings around)
-    : around_(std::move(around)) {
+run_handler::run_handler(const learner_context& context, lane_services lane)
+    : lane_(std::move(lane)) {
   std::ranges::copy_if(context.options.faults, std::back_inserter(drills_),
                        [&](const fault_drill& d) { return d.rank == context.rank; });
 }
@@ -59,9 +59,9 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
     current_ = nullptr;
     return false;
   } catch (const std::exception& e) {
-    failed(answer, describe(e, around_.text));
+    failed(answer, describe(e, lane_.text));
   } catch (...) {
-    failed(answer, describe(std::current_exception(), around_.text));
+    failed(answer, describe(std::current_exception(), lane_.text));
   }
   current_ = nullptr;
   return true;
@@ -70,8 +70,7 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
 // Whether the lane's attention ends the run before `next`; then the outcome says so. Once the
 // weights of a step are updated, the rest of the run belongs to the state of that step.
 bool run_handler::stops_before(const hook& next, hook_outcome& so_far) const {
-  if (!around_.word || around_.word->load(std::memory_order_acquire) == attention::none)
-    return false;
+  if (!lane_.word || lane_.word->load(std::memory_order_acquire) == attention::none) return false;
   if (so_far.samples > 0 || next.is<hooks::lr_scheduler_step, hooks::rewind>()) return false;
   so_far.word = run_verdict::attention;
   return true;
@@ -98,7 +97,7 @@ bool run_handler::handle_step(learner& who, std::span<const hook> hooks, std::si
       if (!handle_one(who, body[handled], no_closure, into))
         throw internal_error("a closure's hook answers that it waits: it has to throw not_yet");
       current_ = &hooks.front();
-      if (around_.current) around_.current(*current_);
+      if (lane_.current) lane_.current(*current_);
     }
   };
   return handle_one(who, hooks.front(), std::cref(inner), into);  // allocates no memory
@@ -130,8 +129,8 @@ bool run_handler::handle_one(learner& who, const hook& h, const closure& inner,
 }
 
 void run_handler::enter(const hook& h) {
-  if (around_.current) around_.current(h);
-  if (around_.entered) around_.entered(h);
+  if (lane_.current) lane_.current(h);
+  if (lane_.entered) lane_.entered(h);
   if (!drills_.empty()) drill(h);
 }
 
@@ -144,8 +143,8 @@ void run_handler::drill(const hook& h) {
   const auto what = *found;
   drills_.erase(found);
   if (what.what == fault_drill::kind::raise) throw injected_fault(what.text);
-  if (!around_.drill) throw internal_error("this lane has no fire drills but throw");
-  around_.drill(what);
+  if (!lane_.drill) throw internal_error("this lane has no fire drills but throw");
+  lane_.drill(what);
 }
 
 namespace {

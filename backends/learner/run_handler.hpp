@@ -24,7 +24,7 @@ namespace troupe {
 /// Handles the runs of one lane. Used by the lane's thread only.
 class run_handler {
 public:
-  struct surroundings {
+  struct lane_services {
     const std::atomic<attention>* word = nullptr;
     /// At entry of every hook, and again when a closure's hook has ended and optimizer_step
     /// continues.
@@ -37,7 +37,7 @@ public:
     /// Reads the text of an exception.
     exception_text text = what_of;
   };
-  run_handler(const learner_context& context, surroundings around);
+  run_handler(const learner_context& context, lane_services lane);
 
   /// Never throws: the answer has what a hook threw, with hook, epoch and step.
   ran handle(learner& who, const hook_run& run);
@@ -53,12 +53,12 @@ private:
   void pass(learner& who, std::span<const hook> hooks, std::uint32_t& handled);
   bool stops_before(const hook& next, hook_outcome& so_far) const;
   void enter(const hook& h);
-  bool watched() const { return around_.current || around_.entered || !drills_.empty(); }
+  bool watched() const { return lane_.current || lane_.entered || !drills_.empty(); }
   void failed(ran& answer, failure what) const;
   void drill(const hook& h);
 
   std::vector<fault_drill> drills_;  ///< the faults still to inject on this rank
-  surroundings around_;
+  lane_services lane_;
   const hook* current_ = nullptr;
   bool skip_entry_ = false;
 };

@@ -25,13 +25,13 @@ std::uint64_t checksum(std::span<const std::byte> bytes, std::uint64_t seed) {
   return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
 }
 
-void seal(std::vector<std::byte>& bytes, std::uint64_t seed) {
+void append_checksum(std::vector<std::byte>& bytes, std::uint64_t seed) {
   const auto size = bytes.size() - trailer_bytes;
   const auto sum = checksum(std::span{bytes}.first(size), seed);
   std::memcpy(bytes.data() + size, &sum, trailer_bytes);
 }
 
-bool is_sealed(const std::vector<std::byte>& bytes, std::uint64_t seed) {
+bool has_checksum(const std::vector<std::byte>& bytes, std::uint64_t seed) {
   if (bytes.size() < trailer_bytes) return false;
   const auto size = bytes.size() - trailer_bytes;
   std::uint64_t sum = 0;
@@ -46,9 +46,9 @@ public:
     number(x.size());
     add(x.data(), x.size());
   }
-  std::vector<std::byte> sealed() {
+  std::vector<std::byte> with_checksum() {
     bytes_.resize(bytes_.size() + trailer_bytes);
-    seal(bytes_, 0);
+    append_checksum(bytes_, 0);
     return std::move(bytes_);
   }
 
@@ -101,7 +101,7 @@ std::vector<std::byte> header_of(const replica_state& state, std::size_t chunk_b
     for (const auto size : tensor.shape) out.number(static_cast<std::uint64_t>(size));
     out.number(bytes_in(tensor));
   }
-  return out.sealed();
+  return out.with_checksum();
 }
 
 // Returns false when the caller has to come back. After it has thrown, the memory of aborted
@@ -189,7 +189,7 @@ void state_transfer::advance() {
 }
 
 void state_transfer::read_header() {
-  if (!is_sealed(header_, 0))
+  if (!has_checksum(header_, 0))
     throw user_error(errc::job_failed, "the header of a transferred state is damaged");
   header_reader in{header_};
   replica_state said;
@@ -298,7 +298,7 @@ void state_transfer::submit_chunks() {
     each_part(one.chunk, [&](std::size_t tensor, auto from, auto to, auto size) {
       std::memcpy(one.bytes.data() + to, state_.tensors[tensor].bytes->data() + from, size);
     });
-    seal(one.bytes, one.chunk);
+    append_checksum(one.bytes, one.chunk);
   }
   for (auto& one : round_)
     if (one.member)
@@ -310,7 +310,7 @@ void state_transfer::take_chunks() {
   sent_ += round_.size();
   for (const auto& one : round_) {
     if (gives()) continue;
-    if (!is_sealed(one.bytes, one.chunk))
+    if (!has_checksum(one.bytes, one.chunk))
       throw user_error(
           errc::job_failed,
           fmt::format("chunk {} of the state that rank {} sent is damaged; it holds {}", one.chunk,

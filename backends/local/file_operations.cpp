@@ -23,7 +23,7 @@ struct failed_operation {
   std::string text;
 };
 
-std::string mend(const std::error_code& error) {
+std::string fix_for(const std::error_code& error) {
   if (error == std::errc::permission_denied || error == std::errc::operation_not_permitted)
     return "; check its owner and mode, or choose another folder";
   if (error == std::errc::read_only_file_system) return "; choose a folder that can be written";
@@ -38,7 +38,7 @@ std::string mend(const std::error_code& error) {
 
 [[noreturn]] void fail(std::error_code error, const fs::path& path, const std::string& why = {}) {
   throw failed_operation{error, fmt::format("{}: {}{}", path.string(),
-                                            why.empty() ? error.message() : why, mend(error))};
+                                            why.empty() ? error.message() : why, fix_for(error))};
 }
 [[noreturn]] void fail_errno(const fs::path& path) { fail({errno, std::generic_category()}, path); }
 

@@ -1,7 +1,7 @@
 #include "backends/local/file_storage.hpp"
 
 #include "backends/local/file_operations.hpp"
-#include "backends/storage_queue.hpp"
+#include "backends/storage/storage_queue.hpp"
 
 #include <signal.h>
 

@@ -64,7 +64,7 @@ ports local_ports() {
   world.files = std::make_shared<file_storage>(std::filesystem::current_path().string());
   world.checkpoints = safetensors_checkpoints({{"troupe", TROUPE_VERSION}});
   world.children = child_launcher();
-  world.rendezvous_kinds = process_meetings();
+  world.rendezvous_kinds = process_rendezvous_kinds();
   world.random = std::make_shared<kernel_entropy>();
   world.now = monotonic_now;
   return world;

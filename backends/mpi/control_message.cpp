@@ -51,7 +51,7 @@ collective_call call_of(const control_message& from) {
   if (from.kind != control_message_kind::call || from.what > collective_kind::decide ||
       from.type > dtype::c128 || from.operation > reduction::product ||
       from.text_size > from.text.size())
-    throw std::invalid_argument("a note that no rank of this program sends");
+    throw std::invalid_argument("a control message that no rank of this program sends");
   return {.what = from.what,
           .type = from.type,
           .operation = from.operation,

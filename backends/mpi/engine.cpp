@@ -13,7 +13,7 @@ namespace troupe::mpi {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto farewell = 10s;
+constexpr auto shutdown_limit = 10s;
 
 }  // namespace
 
@@ -102,7 +102,7 @@ void engine::run() {
     }
     if (ending_.load()) {
       const auto now = std::chrono::steady_clock::now();
-      if (!until) until = now + farewell;
+      if (!until) until = now + shutdown_limit;
       if (none || now > *until || !trouble_.empty()) break;
     }
     turns = busy ? turns + 1 : -1;

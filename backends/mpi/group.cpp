@@ -105,7 +105,7 @@ void group::pump(const operations& arithmetic) {
       control_message hello{.kind = control_message_kind::hello,
                             .number = who_.generation.value(),
                             .count = who_.job.value()};
-      tell_others(hello);
+      send_others(hello);
     }
   }
   take_submissions();
@@ -117,13 +117,13 @@ void group::pump(const operations& arithmetic) {
     for (auto& [name, at] : channels_) check_deadlines(at);
   if (!open_) return;
   advance();
-  if (aborted() && !told_) {
+  if (aborted() && !end_sent_) {
     control_message end{.kind = control_message_kind::abort};
     put_text(end, why());
-    tell_others(end);
-    told_ = true;
+    send_others(end);
+    end_sent_ = true;
   }
-  if (closed_.load() && !left_) say_goodbye();
+  if (closed_.load() && !left_) send_bye();
   std::erase_if(outgoing_, [](outgoing& one) {
     int done = 0;
     MPI_Test(&one.request, &done, MPI_STATUS_IGNORE);
@@ -140,17 +140,17 @@ void group::advance() {
   }
 }
 
-void group::tell(const control_message& what, std::int32_t to) {
+void group::send(const control_message& what, std::int32_t to) {
   auto& one = outgoing_.emplace_back(outgoing{what});
   const auto size = offsetof(control_message, text) + what.text_size;
   MPI_Isend(&one.content, static_cast<int>(size), MPI_BYTE, to, control_message_tag, comm_,
             &one.request);
 }
 
-void group::tell_others(control_message what) {
+void group::send_others(control_message what) {
   what.sender = who_.rank;
   for (std::int32_t rank = 0; rank < who_.world; ++rank)
-    if (rank != who_.rank) tell(what, rank);
+    if (rank != who_.rank) send(what, rank);
 }
 
 void group::receive() {
@@ -163,11 +163,11 @@ void group::receive() {
     MPI_Test(&receiving_, &done, &status);
     if (done == 0) return;
     incoming_.sender = status.MPI_SOURCE;
-    hear(incoming_);
+    take_message(incoming_);
   }
 }
 
-void group::hear(const control_message& what) {
+void group::take_message(const control_message& what) {
   switch (what.kind) {
     case control_message_kind::hello:
       if (what.number != who_.generation.value() || what.count != who_.job.value())
@@ -175,9 +175,9 @@ void group::hear(const control_message& what) {
                           what.sender, what.number, what.count,
                           collectives::generation_text(who_)));
       return;
-    case control_message_kind::call: return hear_call(what);
+    case control_message_kind::call: return take_call(what);
     case control_message_kind::mismatch: return end_with_mismatch(what);
-    case control_message_kind::abort: told_ = true; return abort(text_of(what));
+    case control_message_kind::abort: end_sent_ = true; return abort(text_of(what));
     case control_message_kind::bye:
       departed_.push_back(what.sender);
       // This `bye` with a reason may arrive before the message of the rank that ended the group.
@@ -185,7 +185,7 @@ void group::hear(const control_message& what) {
         end_with_mismatch(what);
       } else if (what.text_size != 0 && !aborted()) {
         advance();
-        told_ = true;
+        end_sent_ = true;
         abort(text_of(what));
       }
       for (auto& [name, at] : channels_) check_departed(at);
@@ -196,12 +196,12 @@ void group::hear(const control_message& what) {
 // Operations at which all members have arrived still complete.
 void group::end_with_mismatch(const control_message& what) {
   advance();
-  told_ = true;
+  end_sent_ = true;
   if (end_.abort({work_status::mismatch, text_of(what), {}, what.channel, what.number}))
     mismatch_ = {what.channel, what.number};
 }
 
-void group::hear_call(const control_message& what) {
+void group::take_call(const control_message& what) {
   const auto found = channels_.find(what.channel);
   if (found == channels_.end()) {
     early_[what.channel].push_back(what);
@@ -227,8 +227,8 @@ void group::disagree(std::uint64_t name, std::uint64_t number, std::string text)
   control_message end{.kind = control_message_kind::mismatch, .channel = name, .number = number};
   put_text(end, text);
   if (open_) {
-    tell_others(end);
-    told_ = true;
+    send_others(end);
+    end_sent_ = true;
   }
   if (end_.abort({work_status::mismatch, std::move(text), {}, name, number}))
     mismatch_ = {name, number};
@@ -262,13 +262,13 @@ void group::take(std::uint64_t name, const std::shared_ptr<task>& what) {
   auto& at = channel_of(name);
   const auto early = early_.extract(name);
   if (early)
-    for (const auto& one : early.mapped()) hear_call(one);
+    for (const auto& one : early.mapped()) take_call(one);
   at.queue.push_back(what);
   auto call = control_message_of(what->what.call, what->what.yes);
   call.channel = name;
   call.sender = who_.rank;
   for (const auto rank : at.arrived.members())
-    if (rank != who_.rank) tell(call, rank);
+    if (rank != who_.rank) send(call, rank);
   arrive(name, at, at.member, call);
   check_departed(at);
 }
@@ -347,7 +347,7 @@ void group::check_departed(channel& at) {
 }
 
 // Sends `bye`, after all other messages of this rank.
-void group::say_goodbye() {
+void group::send_bye() {
   {
     const std::lock_guard hold{mutex_};
     if (!inbox_.empty()) return;
@@ -358,7 +358,7 @@ void group::say_goodbye() {
     std::tie(bye.channel, bye.number) = *mismatch_;
   }
   if (aborted()) put_text(bye, why());
-  tell_others(bye);
+  send_others(bye);
   left_ = true;
 }
 

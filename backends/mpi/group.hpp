@@ -69,11 +69,11 @@ private:
   };
   using named = std::pair<std::uint64_t, std::shared_ptr<task>>;
 
-  void tell(const control_message& what, std::int32_t to);
-  void tell_others(control_message what);
+  void send(const control_message& what, std::int32_t to);
+  void send_others(control_message what);
   void receive();
-  void hear(const control_message& what);
-  void hear_call(const control_message& what);
+  void take_message(const control_message& what);
+  void take_call(const control_message& what);
   void end_with_mismatch(const control_message& what);
   void take_submissions();
   void take(std::uint64_t name, const std::shared_ptr<task>& what);
@@ -85,7 +85,7 @@ private:
   void check_deadlines(channel& at);
   void check_departed(channel& at);
   void disagree(std::uint64_t name, std::uint64_t number, std::string text);
-  void say_goodbye();
+  void send_bye();
 
   const group_description who_;
 
@@ -104,8 +104,8 @@ private:
   MPI_Request opening_ = MPI_REQUEST_NULL;
   bool begun_ = false;
   std::atomic<bool> open_{false};
-  bool told_ = false;  // the others know of the end
-  bool left_ = false;  // and that this rank says nothing more
+  bool end_sent_ = false;  // the others know of the end
+  bool left_ = false;      // and that this rank says nothing more
   control_message incoming_;
   MPI_Request receiving_ = MPI_REQUEST_NULL;
   std::list<outgoing> outgoing_;

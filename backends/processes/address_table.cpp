@@ -41,7 +41,7 @@ std::shared_ptr<address_table> address_table::adopt(int descriptor) {
   void* at = MAP_FAILED;
   if (::fstat(descriptor, &about) == 0 && about.st_size == static_cast<off_t>(sizeof(sheet)))
     at = ::mmap(nullptr, sizeof(sheet), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (at == MAP_FAILED) throw internal_error("an inherited descriptor is no address board");
+  if (at == MAP_FAILED) throw internal_error("an inherited descriptor is no address table");
   return std::shared_ptr<address_table>(new address_table(descriptor, static_cast<sheet*>(at)));
 }
 

@@ -13,7 +13,7 @@
 #include <fstream>
 #include <string_view>
 
-#include "backends/file_descriptor.hpp"
+#include "backends/local/file_descriptor.hpp"
 #include "backends/processes/arguments.hpp"
 #include "backends/processes/black_box.hpp"
 #include "backends/processes/linked_client.hpp"

@@ -22,7 +22,7 @@
 #include <thread>
 
 #include "backends/launcher.hpp"
-#include "backends/process_life.hpp"
+#include "backends/local/process_life.hpp"
 #include "backends/processes/arguments.hpp"
 #include "backends/processes/black_box.hpp"
 #include "backends/processes/link_stream.hpp"
@@ -89,17 +89,17 @@ struct process_table {
 
 class child : public std::enable_shared_from_this<child> {
 public:
-  child(process_table& house, process_start what, int socket, black_box box,
+  child(process_table& table, process_start what, int socket, black_box box,
         std::vector<file_descriptor> inherited, process_sink sink)
-      : house_(house),
+      : table_(table),
         what_(std::move(what)),
         box_(std::move(box)),
         inherited_(std::move(inherited)),
-        link_(house.loop, socket, {what_.who.job, what_.who.incarnation},
+        link_(table.loop, socket, {what_.who.job, what_.who.incarnation},
               {.patience = silence_limit(what_.detect)}),
-        limit_(house.loop),
+        limit_(table.loop),
         stops_(what_.detect),
-        next_look_(house.loop),
+        next_look_(table.loop),
         sink_(std::move(sink)) {
     link_.carry(what_.tensors);
   }
@@ -107,7 +107,7 @@ public:
   link_stream& control() { return link_; }
 
   void forget_sink() {
-    const std::lock_guard lock(hearing_);
+    const std::lock_guard lock(sink_guard_);
     sink_ = {};
   }
 
@@ -124,7 +124,7 @@ public:
     }
     const int watched = ::pidfd_open(pid_, 0);
     if (watched < 0) return wait_without_watch();
-    watch_.emplace(house_.loop, watched);
+    watch_.emplace(table_.loop, watched);
     wait_for_end();
     link_.listen({[self = weak_from_this()](link_message&& m) {
                     if (const auto alive = self.lock()) alive->deliver(std::move(m));
@@ -264,7 +264,7 @@ private:
   // None of its code runs any more. The first report counts.
   void report(process_end end) {
     if (std::exchange(reported_, true)) return;
-    const std::lock_guard lock(hearing_);
+    const std::lock_guard lock(sink_guard_);
     if (sink_.ended) sink_.ended(std::move(end));
   }
 
@@ -273,15 +273,15 @@ private:
     limit_.cancel();
     next_look_.cancel();
     watch_.reset();
-    house_.bury(shared_from_this());
+    table_.bury(shared_from_this());
   }
 
   void deliver(link_message what) {
-    const std::lock_guard lock(hearing_);
+    const std::lock_guard lock(sink_guard_);
     if (sink_.received) sink_.received(std::move(what));
   }
 
-  process_table& house_;
+  process_table& table_;
   process_start what_;
   black_box box_;
   std::vector<file_descriptor> inherited_;  // until it is started
@@ -298,7 +298,7 @@ private:
   bool let_go_ = false;
   bool life_ended_ = false;
   bool reported_ = false;
-  std::mutex hearing_;  // guards the sink: held while it is called
+  std::mutex sink_guard_;  // guards the sink: held while it is called
   process_sink sink_;
 };
 
@@ -318,39 +318,39 @@ void process_table::look_at_lives() {
 
 class held_child : public rank_process {
 public:
-  held_child(std::shared_ptr<process_table> house, std::shared_ptr<child> held)
-      : house_(std::move(house)), held_(std::move(held)) {}
+  held_child(std::shared_ptr<process_table> table, std::shared_ptr<child> held)
+      : table_(std::move(table)), held_(std::move(held)) {}
   ~held_child() override {
     held_->forget_sink();
-    asio::post(house_->loop, [c = held_] { c->kill(); });
+    asio::post(table_->loop, [c = held_] { c->kill(); });
   }
 
   void send(link_message what) override { held_->control().send(std::move(what)); }
 
   void release(std::chrono::nanoseconds grace) override {
     held_->control().close();
-    asio::post(house_->loop, [c = held_, grace] { c->let_go(grace); });
+    asio::post(table_->loop, [c = held_, grace] { c->let_go(grace); });
   }
   std::int64_t progress() const override { return held_->progress(); }
 
 private:
-  std::shared_ptr<process_table> house_;
+  std::shared_ptr<process_table> table_;
   std::shared_ptr<child> held_;
 };
 
 class children : public rank_launcher {
 public:
   ~children() override {
-    asio::post(house_->loop, [h = house_.get()] {
+    asio::post(table_->loop, [h = table_.get()] {
       const std::lock_guard lock(h->guard);
       for (const auto& one : h->living) one->kill();
     });
     {
-      std::unique_lock lock(house_->guard);
-      house_->news.wait_for(lock, reaping_limit, [&] { return house_->living.empty(); });
+      std::unique_lock lock(table_->guard);
+      table_->news.wait_for(lock, reaping_limit, [&] { return table_->living.empty(); });
     }
-    house_->loop.stop();
-    if (house_->thread.joinable()) house_->thread.join();
+    table_->loop.stop();
+    if (table_->thread.joinable()) table_->thread.join();
   }
 
   std::string unusable() const override {
@@ -374,15 +374,15 @@ public:
     inherited.push_back(copy_of(theirs.get(), others));
     inherited.push_back(copy_of(box.descriptor(), others));
     for (const auto one : what.descriptors) inherited.push_back(copy_of(one, others));
-    auto born = std::make_shared<child>(*house_, std::move(what), ours.release(), std::move(box),
+    auto born = std::make_shared<child>(*table_, std::move(what), ours.release(), std::move(box),
                                         std::move(inherited), std::move(sink));
-    house_->take(born);
-    asio::post(house_->loop, [born] { born->begin(); });
-    return std::make_unique<held_child>(house_, std::move(born));
+    table_->take(born);
+    asio::post(table_->loop, [born] { born->begin(); });
+    return std::make_unique<held_child>(table_, std::move(born));
   }
 
 private:
-  std::shared_ptr<process_table> house_ = std::make_shared<process_table>();
+  std::shared_ptr<process_table> table_ = std::make_shared<process_table>();
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 
 // Contains the format's version, so that a program with another version is refused.
 constexpr std::array<char, 8> arriving{'t', 'r', 'o', 'u', 'p', 'e', 'A', '1'};
-constexpr std::array<char, 8> telling{'t', 'r', 'o', 'u', 'p', 'e', 'T', '1'};
+constexpr std::array<char, 8> assigning{'t', 'r', 'o', 'u', 'p', 'e', 'T', '1'};
 
 // In the machine's byte order, as all data between processes of one program.
 struct arrival_fields {
@@ -25,7 +25,7 @@ struct arrival_fields {
 static_assert(sizeof(arrival_fields) == arrival_bytes);
 
 struct assignment_fields {
-  std::array<char, 8> magic = telling;
+  std::array<char, 8> magic = assigning;
   tcp::job_secret secret{};
   std::uint64_t job = 0;
   std::uint64_t incarnation = 0;
@@ -96,7 +96,7 @@ assignment_block encode_assignment(const tcp::job_secret& secret, const assignme
 std::optional<assignment> decode_assignment(const assignment_block& block,
                                             const tcp::job_secret& secret) {
   const auto fields = fields_of<assignment_fields>(block);
-  if (!tcp::same_secret(fields.secret, secret) || fields.magic != telling) return std::nullopt;
+  if (!tcp::same_secret(fields.secret, secret) || fields.magic != assigning) return std::nullopt;
   return assignment{
       fields.shutdown != 0,
       {job_id{fields.job}, fields.rank, fields.world, incarnation_id{fields.incarnation}}};

@@ -89,7 +89,7 @@ struct link_stream::block : std::enable_shared_from_this<block> {
   asio::steady_timer next_beat;
   bool over = false;  // `lost` was called or must not be
 
-  std::mutex hearing;  // guards the sink: held while it is called
+  std::mutex sink_guard;  // guards the sink: held while it is called
   link_sink sink;
 
   // --- sending ---------------------------------------------------------------------------------
@@ -166,11 +166,11 @@ struct link_stream::block : std::enable_shared_from_this<block> {
 
   // --- receiving, on the loop's thread -----------------------------------------------------------
 
-  void hear() {
+  void wait_for_bytes() {
     socket.async_wait(asio::socket_base::wait_read,
                       [self = shared_from_this()](const boost::system::error_code& error) {
                         if (error || self->over) return;
-                        if (self->read(reads_at_once)) self->hear();
+                        if (self->read(reads_at_once)) self->wait_for_bytes();
                       });
   }
 
@@ -242,7 +242,7 @@ struct link_stream::block : std::enable_shared_from_this<block> {
   }
 
   void deliver(link_message what) {
-    const std::lock_guard lock(hearing);
+    const std::lock_guard lock(sink_guard);
     if (sink.received) sink.received(std::move(what));
   }
 
@@ -258,7 +258,7 @@ struct link_stream::block : std::enable_shared_from_this<block> {
       }
       if (closing) return;
     }
-    const std::lock_guard lock(hearing);
+    const std::lock_guard lock(sink_guard);
     if (sink.lost) sink.lost(why);
   }
 };
@@ -268,7 +268,7 @@ link_stream::link_stream(asio::io_context& loop, int socket, link_identity who, 
 
 link_stream::~link_stream() {
   {
-    const std::lock_guard lock(block_->hearing);
+    const std::lock_guard lock(block_->sink_guard);
     block_->sink = {};
   }
   {
@@ -283,7 +283,7 @@ link_stream::~link_stream() {
 
 void link_stream::listen(link_sink sink) {
   {
-    const std::lock_guard lock(block_->hearing);
+    const std::lock_guard lock(block_->sink_guard);
     block_->sink = std::move(sink);
   }
   {
@@ -291,7 +291,7 @@ void link_stream::listen(link_sink sink) {
     if (!block_->armed) block_->write_some();  // the greeting
   }
   asio::post(block_->socket.get_executor(), [b = block_] {
-    b->hear();
+    b->wait_for_bytes();
     b->begin_to_beat(b->patience);
   });
 }

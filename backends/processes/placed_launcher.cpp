@@ -41,7 +41,7 @@ using error_code = boost::system::error_code;
 namespace {
 
 // MPI waits 10 s for ranks that have not closed their groups.
-constexpr auto farewell_limit = std::chrono::seconds{15};
+constexpr auto shutdown_limit = std::chrono::seconds{15};
 
 process_end ended_as(failure_kind kind, std::string why) {
   return {.what = make_failure(kind, std::move(why))};
@@ -57,21 +57,21 @@ struct rank_slot {
 };
 
 // Members are for the loop's thread unless their comment says otherwise.
-class house {
+class slot_table {
 public:
-  explicit house(const placed_options& options)
+  explicit slot_table(const placed_options& options)
       : options_(options), rank_slots_(static_cast<std::size_t>(options.world)) {}
-  ~house() {
+  ~slot_table() {
     if (!thread_.joinable()) return;
     asio::post(loop_, [this] { leave(); });
-    wait_for_child(farewell_limit);
+    wait_for_child(shutdown_limit);
     asio::post(loop_, [this] { kill_child(); });
-    wait_for_child(farewell_limit);
+    wait_for_child(shutdown_limit);
     loop_.stop();
     thread_.join();
   }
-  house(const house&) = delete;
-  house& operator=(const house&) = delete;
+  slot_table(const slot_table&) = delete;
+  slot_table& operator=(const slot_table&) = delete;
 
   asio::io_context& loop() { return loop_; }
 
@@ -227,13 +227,13 @@ private:
     at.idle = std::move(from);
     ++arrived_;
     if (leaving_)
-      tell(at, {.shutdown = true, .who = {}});
+      send(at, {.shutdown = true, .who = {}});
     else if (at.awaited())
       assign_rank(at);
   }
 
   // The first bytes of a connection always fit into its buffer.
-  bool tell(rank_slot& at, const assignment& what) {
+  bool send(rank_slot& at, const assignment& what) {
     error_code error;
     asio::write(*at.idle, asio::buffer(encode_assignment(door_->where().secret, what)), error);
     return !error;
@@ -241,10 +241,10 @@ private:
 
   void assign_rank(rank_slot& at) {
     const auto rank = at.life->what().who.number;
-    const bool told = tell(at, {.shutdown = false, .who = at.life->what().who});
+    const bool sent = send(at, {.shutdown = false, .who = at.life->what().who});
     auto socket = std::move(*at.idle);
     at.idle.reset();
-    if (!told) return lost(rank, "before it received what to do");
+    if (!sent) return lost(rank, "before it received what to do");
     try {
       at.life->begin(socket.release());
     } catch (const std::exception& error) {
@@ -257,7 +257,7 @@ private:
     leaving_ = true;
     if (spoiled_) return kill_child();
     for (auto& one : rank_slots_)
-      if (one.idle) tell(one, {.shutdown = true, .who = {}});
+      if (one.idle) send(one, {.shutdown = true, .who = {}});
   }
 
   const placed_options options_;
@@ -280,7 +280,7 @@ private:
 
 class held_life : public rank_process {
 public:
-  held_life(std::shared_ptr<house> home, std::shared_ptr<remote_process> held)
+  held_life(std::shared_ptr<slot_table> home, std::shared_ptr<remote_process> held)
       : home_(std::move(home)), held_(std::move(held)) {}
   ~held_life() override {
     held_->forget_sink();
@@ -290,31 +290,32 @@ public:
   void send(link_message what) override { held_->send(std::move(what)); }
 
   void release(std::chrono::nanoseconds) override {
-    asio::post(home_->loop(), [life = held_] { house::release(*life); });
+    asio::post(home_->loop(), [life = held_] { slot_table::release(*life); });
   }
   std::int64_t progress() const override { return home_->progress(); }
 
 private:
-  std::shared_ptr<house> home_;
+  std::shared_ptr<slot_table> home_;
   std::shared_ptr<remote_process> held_;
 };
 
 class placed_ranks : public rank_launcher {
 public:
-  explicit placed_ranks(const placed_options& options) : house_(std::make_shared<house>(options)) {}
+  explicit placed_ranks(const placed_options& options)
+      : table_(std::make_shared<slot_table>(options)) {}
 
   std::unique_ptr<rank_process> start(process_start what, process_sink sink) override {
-    house_->open();
+    table_->open();
     const auto rank = what.who.number;
     auto life = std::make_shared<remote_process>(
-        house_->loop(), std::move(what), std::move(sink),
-        [h = house_.get(), rank](const std::string& why) { h->lost(rank, why); });
-    asio::post(house_->loop(), [h = house_.get(), life] { h->place(life); });
-    return std::make_unique<held_life>(house_, std::move(life));
+        table_->loop(), std::move(what), std::move(sink),
+        [h = table_.get(), rank](const std::string& why) { h->lost(rank, why); });
+    asio::post(table_->loop(), [h = table_.get(), life] { h->place(life); });
+    return std::make_unique<held_life>(table_, std::move(life));
   }
 
 private:
-  std::shared_ptr<house> house_;
+  std::shared_ptr<slot_table> table_;
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ void remote_process::send(link_message what) {
 }
 
 void remote_process::forget_sink() {
-  const std::lock_guard lock(hearing_);
+  const std::lock_guard lock(sink_guard_);
   sink_ = {};
 }
 
@@ -36,7 +36,7 @@ void remote_process::begin(int socket) {
   link_->listen({[me](link_message&& m) {
                    const auto self = me.lock();
                    if (!self) return;
-                   const std::lock_guard hold(self->hearing_);
+                   const std::lock_guard hold(self->sink_guard_);
                    if (self->sink_.received) self->sink_.received(std::move(m));
                  },
                  [me](const std::string& why) {
@@ -55,7 +55,7 @@ void remote_process::end(process_end how) {
     waiting_.clear();
     if (link_) link_->close();
   }
-  const std::lock_guard lock(hearing_);
+  const std::lock_guard lock(sink_guard_);
   if (sink_.ended) sink_.ended(std::move(how));
 }
 

@@ -44,7 +44,7 @@ private:
   std::mutex sending_;                 // guards the next two
   std::vector<link_message> waiting_;  // until there is a link
   std::optional<link_stream> link_;
-  std::mutex hearing_;  // guards the sink: held while it is called
+  std::mutex sink_guard_;  // guards the sink: held while it is called
   process_sink sink_;
   std::atomic<bool> over_{false};
 };

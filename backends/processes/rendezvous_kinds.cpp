@@ -149,7 +149,7 @@ std::shared_ptr<rendezvous_kind> placed_rendezvous(std::shared_ptr<communicator_
   return std::make_shared<placed_kind>(std::move(backend));
 }
 
-std::vector<std::shared_ptr<rendezvous_kind>> process_meetings() {
+std::vector<std::shared_ptr<rendezvous_kind>> process_rendezvous_kinds() {
   return {std::make_shared<shm_kind>(), std::make_shared<tcp_kind>(),
           std::make_shared<hier_kind>()};
 }

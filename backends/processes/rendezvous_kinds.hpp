@@ -10,7 +10,7 @@ namespace troupe {
 
 /// `shm`, `tcp`, `hier`, in the order of `auto`. Processes inherit all descriptors; nothing has a
 /// name in the file system.
-std::vector<std::shared_ptr<rendezvous_kind>> process_meetings();
+std::vector<std::shared_ptr<rendezvous_kind>> process_rendezvous_kinds();
 
 /// The rendezvous of placed ranks (mpirun): each process has `backend` (`mpi`) already, for all
 /// jobs.

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "backends/file_descriptor.hpp"
 #include "backends/launcher.hpp"
+#include "backends/local/file_descriptor.hpp"
 
 namespace troupe {
 

@@ -6,7 +6,7 @@
 
 namespace troupe::shm {
 
-/// The driver's role, if it was free.
+/// The role of the thread that drives the channel, if it was free.
 class channel::driving {
 public:
   explicit driving(channel& what)
@@ -14,7 +14,7 @@ public:
   ~driving() {
     if (!mine_) return;
     what_.driven_.store(false, std::memory_order_seq_cst);
-    what_.tell_passengers();
+    what_.notify_waiters();
   }
   driving(const driving&) = delete;
   driving& operator=(const driving&) = delete;
@@ -90,10 +90,10 @@ void channel::wait(operation& what) {
     const auto seen = bell.now();
     const driving role{*this};
     if (!role) {
-      passengers_.fetch_add(1, std::memory_order_seq_cst);
+      blocked_.fetch_add(1, std::memory_order_seq_cst);
       bell.wait(seen, spin, std::nullopt,
                 [&] { return !what.how.pending() || !driven_.load(std::memory_order_seq_cst); });
-      passengers_.fetch_sub(1, std::memory_order_seq_cst);
+      blocked_.fetch_sub(1, std::memory_order_seq_cst);
       continue;
     }
     advance();
@@ -110,9 +110,10 @@ void channel::poll(operation& what) {
   if (role && what.how.pending() && look_at_clock(what)) advance();
 }
 
-// Rings only if there are such waiters: a driver that sleeps on the same bell must not wake itself.
-void channel::tell_passengers() {
-  if (passengers_.load(std::memory_order_seq_cst) != 0) member_.bell().ring();
+// Rings only if there are such waiters: a driving thread that sleeps on the same bell must not wake
+// itself.
+void channel::notify_waiters() {
+  if (blocked_.load(std::memory_order_seq_cst) != 0) member_.bell().ring();
 }
 
 // The ranks that keep `what` from ending, as far as this rank can see: those that have not

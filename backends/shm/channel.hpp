@@ -41,7 +41,7 @@ public:
   /// A thread is inside of `wait`, and drives.
   bool waited() const { return waiters_.load(std::memory_order_seq_cst) != 0; }
   /// Inserts the members that an operation may wait for: those a step behind this rank, or all if
-  /// there are none. Without the driver's role, so it sees what is published only.
+  /// there are none. Without driving, so it sees what is published only.
   void insert_late(rank_set& into) const noexcept;
   /// Why this rank must end the group when it leaves; empty if it need not.
   std::string needed();
@@ -52,7 +52,7 @@ private:
 
   bool begin_at_once(const std::shared_ptr<operation>& next);
 
-  // The driver's steps.
+  // Steps of the driving thread.
   bool advance();
   void begin(std::shared_ptr<operation> next);
   outcome step();
@@ -67,7 +67,7 @@ private:
   outcome complete();
   outcome end_closed();
   void finish(work_result how);
-  void tell_passengers();
+  void notify_waiters();
   work_result verdict_of_abort() const;
   bool look_at_clock(operation& what);
   std::vector<std::int32_t> behind(const operation& what) const;
@@ -111,9 +111,9 @@ private:
   std::atomic<std::uint64_t> open_{0};            // queued or begun
   std::atomic<bool> driven_{false};
   std::atomic<std::uint32_t> waiters_{0};
-  std::atomic<std::uint32_t> passengers_{0};  // waiters while another thread drives
+  std::atomic<std::uint32_t> blocked_{0};  // waiters while another thread drives
 
-  // The driver's: the operation at hand.
+  // Of the driving thread: the operation at hand.
   std::shared_ptr<operation> head_;
   std::uint64_t base_ = 0;  // its first step
   std::uint64_t at_ = 0;    // the step at hand, counted from there

@@ -1,4 +1,4 @@
-// The work of a channel's driver, from an operation's arrival to its end.
+// The work of the thread that drives a channel, from an operation's arrival to its end.
 #include "backends/shm/channel.hpp"
 #include "backends/shm/member.hpp"
 
@@ -282,7 +282,7 @@ void channel::finish(work_result how) {
   auto ended = std::move(head_);
   ended->how.end(std::move(how));
   open_.fetch_sub(1, std::memory_order_seq_cst);
-  tell_passengers();
+  notify_waiters();
 }
 
 work_result channel::verdict_of_abort() const {
@@ -295,7 +295,7 @@ std::uint64_t channel::position() const {
   return base_ + at_;
 }
 
-// The condition that a blocked driver polls.
+// The condition that the driving thread polls while it waits.
 bool channel::may_advance() const noexcept {
   if (!head_) return true;
   if (met_ < members_.size()) {

@@ -44,7 +44,7 @@ bool possible(std::uint64_t slot_bytes, std::uint64_t registered_bytes) {
          registered_bytes <= std::uint64_t{1} << 40;
 }
 
-[[noreturn]] void no_meeting(std::string_view why) {
+[[noreturn]] void no_rendezvous(std::string_view why) {
   throw user_error(errc::device, fmt::format("shm: this is no rendezvous of ranks: {}", why));
 }
 
@@ -65,7 +65,7 @@ public:
         throw user_error(errc::membership,
                          "shm: another process of the job was stopped while it opened a "
                          "generation; continue or end it");
-      default: throw internal_error("shm: the board's mutex is broken");
+      default: throw internal_error("shm: the control segment's mutex is broken");
     }
   }
   ~hold() { pthread_mutex_unlock(&mutex_); }
@@ -90,18 +90,19 @@ shm_rendezvous::control_segment::control_segment(file_descriptor file, const shm
     control_segment_words head{};
     constexpr auto known = offsetof(control_segment_words, mutex);
     if (pread(file_.get(), &head, known, 0) != static_cast<ssize_t>(known) || head.magic != magic)
-      no_meeting("the descriptor is something else");
+      no_rendezvous("the descriptor is something else");
     if (head.version != shm::layout_version || head.bytes != sizeof(control_segment_words))
-      no_meeting(fmt::format("it has version {}, this program {}; start all ranks from one build",
-                             head.version, shm::layout_version));
+      no_rendezvous(
+          fmt::format("it has version {}, this program {}; start all ranks from one build",
+                      head.version, shm::layout_version));
     struct stat about {};
     if (fstat(file_.get(), &about) != 0 || about.st_size < off_t{sizeof(control_segment_words)})
-      no_meeting("it is cut short");
-    if (!possible(head.slot_bytes, head.registered_bytes)) no_meeting("its sizes cannot be");
+      no_rendezvous("it is cut short");
+    if (!possible(head.slot_bytes, head.registered_bytes)) no_rendezvous("its sizes cannot be");
   }
   void* at = mmap(nullptr, sizeof(control_segment_words), PROT_READ | PROT_WRITE, MAP_SHARED,
                   file_.get(), 0);
-  if (at == MAP_FAILED) no_meeting(std::strerror(errno));
+  if (at == MAP_FAILED) no_rendezvous(std::strerror(errno));
   words_ = static_cast<control_segment_words*>(at);
   if (!fresh) return;
   words_->version = shm::layout_version;

@@ -2,8 +2,8 @@
 // their regions.
 #pragma once
 
-#include "backends/file_descriptor.hpp"
-#include "backends/process_life.hpp"
+#include "backends/local/file_descriptor.hpp"
+#include "backends/local/process_life.hpp"
 #include "backends/shm/region.hpp"
 #include "backends/shm/shm.hpp"
 #include "troupe/communicator.hpp"

@@ -14,7 +14,7 @@ class channel;
 
 using collectives::submission;
 
-/// Ended by its channel's driver. Keeps its channel alive.
+/// Ended by the thread that drives its channel. Keeps its channel alive.
 class operation final : public work {
 public:
   operation(std::shared_ptr<channel> in, submission what, std::uint64_t number,

@@ -7,7 +7,7 @@
 namespace troupe::shm {
 
 /// Copies into slots of one rank, by the method that is faster at present. Not thread-safe: only a
-/// channel's driver uses it. Copied bytes are ordered before later writes.
+/// thread that drives the channel uses it. Copied bytes are ordered before later writes.
 ///
 /// - Plain stores (memcpy) leave the bytes in the caches, where the reader finds them. But cache
 ///   lines that the reader's core still holds must first be taken from that core, one by one.

@@ -18,7 +18,7 @@ baton_thread::~baton_thread() {
 void baton_thread::work() {
   for (to_it_.acquire(); !over_; to_it_.acquire()) {
     try {
-      const coverage_scope heard{heard_by_};
+      const coverage_scope scope{coverage_};
       call_();
     } catch (...) {
       thrown_ = std::current_exception();
@@ -39,7 +39,7 @@ bool baton_thread::hand_over() {
 bool baton_thread::run(std::function<void()> call) {
   if (resting_) throw internal_error("a baton thread got a call while another one rests");
   call_ = std::move(call);
-  heard_by_ = coverage::sink;
+  coverage_ = coverage::sink;
   return hand_over();
 }
 

@@ -63,7 +63,7 @@ private:
   sleeping_semaphore to_it_;
   sleeping_semaphore back_;
   std::function<void()> call_;
-  coverage_sink* heard_by_ = nullptr;  // the owner's
+  coverage_sink* coverage_ = nullptr;  // the owner's
   std::exception_ptr thrown_;
   bool resting_ = false;
   bool abandoned_ = false;

@@ -38,7 +38,7 @@ public:
   }
   writer& add(const std::string& text) { return add(std::as_bytes(std::span{text})); }
   // Everything so far, followed by its checksum.
-  std::shared_ptr<const bytes> sealed() {
+  std::shared_ptr<const bytes> with_checksum() {
     add(static_cast<std::int64_t>(checksum(out_)));
     return std::make_shared<const bytes>(std::move(out_));
   }
@@ -153,12 +153,12 @@ public:
     write_tensors(state, what.model);
     write_tensors(state, what.optimizer);
     state.add(what.state);
-    auto body = state.sealed();
+    auto body = state.with_checksum();
     writer commit;
     write_facts(commit, what);
     commit.add(static_cast<std::int64_t>(body->size()));
     commit.add(static_cast<std::int64_t>(checksum(*body)));
-    return {{state_name, {std::move(body)}}, {commit_name, {commit.sealed()}}};
+    return {{state_name, {std::move(body)}}, {commit_name, {commit.with_checksum()}}};
   }
   std::string commit_file() const override { return commit_name; }
   checkpoint_facts facts(std::span<const std::byte> commit,

@@ -24,7 +24,7 @@ struct refused {
 // Thrown when the program is killed.
 struct cut {};
 
-std::string mend(std::errc why) {
+std::string fix_for(std::errc why) {
   if (why == std::errc::no_space_on_device)
     return "; free some space, or choose a folder on another disk";
   return {};
@@ -32,7 +32,7 @@ std::string mend(std::errc why) {
 
 storage_result answer_to(const refused& r) {
   const auto error = std::make_error_code(r.why);
-  return {error, r.path + ": " + error.message() + mend(r.why), nullptr, {}};
+  return {error, r.path + ": " + error.message() + fix_for(r.why), nullptr, {}};
 }
 
 constexpr int hops_max = 8;  // links in one path

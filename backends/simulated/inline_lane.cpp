@@ -29,8 +29,8 @@ public:
         context_(context) {
     context_.attention_word = &word;
     handler_ = std::make_unique<run_handler>(
-        context_, run_handler::surroundings{&word, nullptr, sink_.entered, nullptr,
-                                            recipe_->text_of_exceptions()});
+        context_, run_handler::lane_services{&word, nullptr, sink_.entered, nullptr,
+                                             recipe_->text_of_exceptions()});
     if (options_->thread) thread_ = options_->thread();
   }
 

@@ -29,7 +29,7 @@ public:
   void bind(std::shared_ptr<communicator> world, generation_id generation) override {
     world_ = std::move(world);
     generation_ = generation.value();
-    reducing_ = meeting_ = nullptr;
+    reducing_ = pending_ = nullptr;
     transfer_.reset();
     stage_ = stage::idle;
   }
@@ -100,18 +100,18 @@ private:
   }
 
   hook_outcome meet(const char* label) {
-    if (!meeting_) meeting_ = world_->barrier(label);
-    if (!done(meeting_)) return waits();
-    meeting_ = nullptr;
+    if (!pending_) pending_ = world_->barrier(label);
+    if (!done(pending_)) return waits();
+    pending_ = nullptr;
     return {};
   }
   hook_outcome meet(const std::string& label) { return meet(label.c_str()); }
 
   hook_outcome broadcast_weights() {
-    if (!meeting_)
-      meeting_ = world_->broadcast({state_.weights.data(), state_.weights.size(), dtype::i64}, 0);
-    if (!done(meeting_)) return waits();
-    meeting_ = nullptr;
+    if (!pending_)
+      pending_ = world_->broadcast({state_.weights.data(), state_.weights.size(), dtype::i64}, 0);
+    if (!done(pending_)) return waits();
+    pending_ = nullptr;
     return {};
   }
 
@@ -161,7 +161,7 @@ private:
       reducing_ = nullptr;
     }
     stage_ = stage::idle;
-    if (options_.stepped) tell(h, consumed);
+    if (options_.stepped) report_step(h, consumed);
     if (context_.options.elastic.enabled()) keep_point();
     hook_outcome out;
     out.samples = consumed.count;
@@ -169,7 +169,7 @@ private:
     return out;
   }
 
-  void tell(const hooks::optimizer_step& h, piece consumed) const {
+  void report_step(const hooks::optimizer_step& h, piece consumed) const {
     options_.stepped({context_.job, context_.rank, generation_, h.at.step + 1, h.at.epoch, consumed,
                       state_.digest(), &state_});
   }
@@ -183,7 +183,7 @@ private:
     std::ranges::fill(gradient_, 0);
     statistic_ = 0;
     nan_ = false;
-    reducing_ = meeting_ = nullptr;
+    reducing_ = pending_ = nullptr;
     transfer_.reset();
     stage_ = stage::idle;
     hook_outcome out;
@@ -267,7 +267,7 @@ private:
   modular_recipe::order order_;
   std::int64_t order_epoch_ = -1;
   work_ptr reducing_;
-  work_ptr meeting_;
+  work_ptr pending_;
   std::optional<modular_state> kept_;  // of the last point
   std::unique_ptr<state_transfer> transfer_;
   std::shared_ptr<partial_state> received_ = std::make_shared<partial_state>();

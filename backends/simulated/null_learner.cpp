@@ -22,7 +22,7 @@ public:
   void bind(std::shared_ptr<communicator> world, generation_id generation) override {
     world_ = std::move(world);
     generation_ = generation.value();
-    reducing_ = meeting_ = nullptr;
+    reducing_ = pending_ = nullptr;
     stepping_ = false;
   }
 
@@ -109,20 +109,20 @@ private:
   }
 
   hook_outcome meet(const std::string& label) {
-    if (!meeting_) meeting_ = world_->barrier(label);
-    return done(meeting_) ? hook_outcome{} : waits();
+    if (!pending_) pending_ = world_->barrier(label);
+    return done(pending_) ? hook_outcome{} : waits();
   }
 
   hook_outcome share_weights(std::int32_t root) {
-    if (!meeting_)
-      meeting_ = world_->broadcast(weightless(options_.gradient_bytes / sizeof(float)), root);
-    return done(meeting_) ? hook_outcome{} : waits();
+    if (!pending_)
+      pending_ = world_->broadcast(weightless(options_.gradient_bytes / sizeof(float)), root);
+    return done(pending_) ? hook_outcome{} : waits();
   }
 
   hook_outcome rewind() {
     if (!kept_) throw user_error(errc::job_failed, "the null payload has kept no point");
     steps_ = *kept_;
-    reducing_ = meeting_ = nullptr;
+    reducing_ = pending_ = nullptr;
     stepping_ = false;
     return at_point();
   }
@@ -174,7 +174,7 @@ private:
   std::shared_ptr<communicator> world_;
   std::uint64_t generation_ = 0;
   work_ptr reducing_;
-  work_ptr meeting_;
+  work_ptr pending_;
   loop_state resumed_;  // where this run began
   std::int64_t steps_ = 0;
   std::optional<std::int64_t> kept_;  // the steps of the last point

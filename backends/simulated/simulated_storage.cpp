@@ -1,6 +1,6 @@
 #include "backends/simulated/simulated_storage.hpp"
 
-#include "backends/storage_queue.hpp"
+#include "backends/storage/storage_queue.hpp"
 
 namespace troupe {
 

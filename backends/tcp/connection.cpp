@@ -16,9 +16,9 @@ namespace troupe::tcp {
 
 namespace {
 
-// Room for the largest header with note, and for many small frames at once.
+// Room for the largest header with extension, and for many small frames at once.
 constexpr std::size_t staging_bytes = 64u << 10;
-static_assert(staging_bytes >= header_bytes + note_max);
+static_assert(staging_bytes >= header_bytes + extension_max);
 // Bytes between two checks for an abort.
 constexpr std::size_t at_once = body_max;
 // Bytes in one turn, so that other connections get their turn.
@@ -33,13 +33,13 @@ bool would_wait(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 }  // namespace
 
-outgoing make_outgoing(frame_header header, std::span<const std::byte> note) {
-  header.note_bytes = static_cast<std::uint32_t>(note.size());
+outgoing make_outgoing(frame_header header, std::span<const std::byte> extension) {
+  header.extension_bytes = static_cast<std::uint32_t>(extension.size());
   const auto block = encode(header);
   outgoing result;
-  result.head.reserve(block.size() + note.size());
+  result.head.reserve(block.size() + extension.size());
   result.head.assign(block.begin(), block.end());
-  result.head.insert(result.head.end(), note.begin(), note.end());
+  result.head.insert(result.head.end(), extension.begin(), extension.end());
   return result;
 }
 
@@ -108,7 +108,7 @@ connection::state connection::receive(frame_receiver& to, const std::atomic<bool
   for (std::size_t taken = 0; taken < turn_bytes;) {
     if (stop.load(std::memory_order_seq_cst)) return state::open;
     const auto direct = std::min(body_left_, at_once);
-    // parse() has left less than a frame's header and note at the front.
+    // parse() has left less than a frame's header and extension at the front.
     std::array<iovec, 2> vectors{iovec{body_, direct},
                                  iovec{staging_.data() + end_, staging_.size() - end_}};
     msghdr message{};
@@ -174,11 +174,11 @@ bool connection::parse_one(frame_receiver& to) {
   }
   if (here < header_bytes) return false;
   header_ = decode_header(unread.first<header_bytes>());
-  if (here < header_bytes + header_.note_bytes) return false;
+  if (here < header_bytes + header_.extension_bytes) return false;
   early_ = to.early(header_);
   if (early_) return false;
-  begin_ += header_bytes + header_.note_bytes;
-  body_ = to.frame(header_, unread.subspan(header_bytes, header_.note_bytes));
+  begin_ += header_bytes + header_.extension_bytes;
+  body_ = to.frame(header_, unread.subspan(header_bytes, header_.extension_bytes));
   body_left_ = header_.body_bytes;
   if (body_left_ == 0)
     to.landed(header_);
@@ -194,13 +194,13 @@ void connection::cut(outgoing last) {
     const auto of_head = std::min(gone_, begun.head.size());
     auto rest = begun.body_bytes - std::min(gone_ - of_head, begun.body_bytes);
     const auto end = rest == 0 ? whole : torn;
-    const bool sealed = begun.trailer_bytes() != 0;
+    const bool has_trailer = begun.trailer_bytes() != 0;
     if (of_head != begun.head.size())
-      kept.push_back({.head = note(begun.head.begin() + static_cast<std::ptrdiff_t>(of_head),
-                                   begun.head.end())});
+      kept.push_back({.head = extension(begun.head.begin() + static_cast<std::ptrdiff_t>(of_head),
+                                        begun.head.end())});
     for (; rest != 0; rest -= kept.back().body_bytes)
       kept.push_back({.body = zeros.data(), .body_bytes = std::min(rest, zeros.size())});
-    if (sealed) kept.push_back({.head = {end}});
+    if (has_trailer) kept.push_back({.head = {end}});
   }
   kept.push_back(std::move(last));
   queued_ = 0;

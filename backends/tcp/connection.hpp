@@ -2,7 +2,7 @@
 // go from and to the memory of operations without a copy in between.
 #pragma once
 
-#include "backends/file_descriptor.hpp"
+#include "backends/local/file_descriptor.hpp"
 #include "backends/tcp/frame.hpp"
 
 #include <atomic>
@@ -25,8 +25,8 @@ public:
   /// True while the frame depends on one that another connection has not delivered yet. `receive`
   /// asks again before it reads anything after this header.
   virtual bool early(const frame_header& header) = 0;
-  /// A frame's header and note. Returns where its body belongs, if it has one.
-  virtual std::byte* frame(const frame_header& header, std::span<const std::byte> note) = 0;
+  /// A frame's header and extension. Returns where its body belongs, if it has one.
+  virtual std::byte* frame(const frame_header& header, std::span<const std::byte> extension) = 0;
   /// The body of the frame before is in place; right after `frame` if it has none. Never called
   /// for a body that the sender did not finish.
   virtual void landed(const frame_header& header) = 0;
@@ -34,7 +34,7 @@ public:
 
 /// A frame that waits to be sent. `of` keeps the body's memory in use until it is.
 struct outgoing {
-  note head;  ///< header and note; empty: the rest of a body without its seal
+  extension head;  ///< header and extension; empty: the rest of a body without its trailer
   const std::byte* body = nullptr;
   std::size_t body_bytes = 0;
   std::shared_ptr<operation> of;
@@ -43,7 +43,7 @@ struct outgoing {
   std::size_t trailer_bytes() const { return !head.empty() && body_bytes != 0 ? 1 : 0; }
   std::size_t bytes() const { return head.size() + body_bytes + trailer_bytes(); }
 };
-outgoing make_outgoing(frame_header header, std::span<const std::byte> note = {});
+outgoing make_outgoing(frame_header header, std::span<const std::byte> extension = {});
 
 /// Not thread-safe.
 class connection {
@@ -98,7 +98,7 @@ private:
   frame_header header_;        // of the frame whose body is on its way
   std::byte* body_ = nullptr;  // where the rest of it belongs
   std::size_t body_left_ = 0;
-  bool trailing_ = false;  // its seal is next
+  bool trailing_ = false;  // its trailer is next
   bool early_ = false;     // the first frame in staging_
   std::string why_;
 };

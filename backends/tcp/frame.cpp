@@ -67,12 +67,12 @@ public:
   }
   std::size_t left() const { return from_.size() - at_; }
   void at_end() const {
-    if (left() != 0) throw wire_error("sent a note that is too long");
+    if (left() != 0) throw wire_error("sent an extension that is too long");
   }
 
 private:
   std::byte get_byte() {
-    if (left() == 0) throw wire_error("sent a note that is too short");
+    if (left() == 0) throw wire_error("sent an extension that is too short");
     return from_[at_++];
   }
   std::span<const std::byte> from_;
@@ -185,7 +185,7 @@ header_block encode(const frame_header& what) {
       .put(what.channel)
       .put(what.number)
       .put(what.offset)
-      .put(what.note_bytes)
+      .put(what.extension_bytes)
       .put(what.body_bytes);
   return block;
 }
@@ -200,7 +200,7 @@ frame_header decode_header(std::span<const std::byte, header_bytes> block) {
   result.channel = in.get<std::uint32_t>();
   result.number = in.get<std::uint64_t>();
   result.offset = in.get<std::uint64_t>();
-  result.note_bytes = in.get<std::uint32_t>();
+  result.extension_bytes = in.get<std::uint32_t>();
   result.body_bytes = in.get<std::uint32_t>();
   const bool call = result.kind == frame_kind::call;
   const bool data = result.kind == frame_kind::data;
@@ -211,23 +211,23 @@ frame_header decode_header(std::span<const std::byte, header_bytes> block) {
     result.ready = (detail & 1) != 0;
     result.yes = (detail & 2) != 0;
   }
-  const bool noted = call || result.kind == frame_kind::channel ||
-                     result.kind == frame_kind::waits || result.kind == frame_kind::abort;
-  if (result.note_bytes > (noted ? note_max : 0) ||
+  const bool extended = call || result.kind == frame_kind::channel ||
+                        result.kind == frame_kind::waits || result.kind == frame_kind::abort;
+  if (result.extension_bytes > (extended ? extension_max : 0) ||
       result.body_bytes > (call || data ? body_max : 0) || (!data && result.offset != 0) ||
       (result.body_bytes != 0 && call && !result.ready))
     throw wire_error(fmt::format("sent a frame of kind {} with {} and {} bytes",
-                                 static_cast<int>(result.kind), result.note_bytes,
+                                 static_cast<int>(result.kind), result.extension_bytes,
                                  result.body_bytes));
   return result;
 }
 
 trailer decode_trailer(std::byte what) {
-  return checked(static_cast<std::uint8_t>(what), trailer::whole, trailer::torn, "a seal");
+  return checked(static_cast<std::uint8_t>(what), trailer::whole, trailer::torn, "a trailer");
 }
 
-note encode(const collective_call& what) {
-  note bytes(16 + what.label.size());
+extension encode(const collective_call& what) {
+  extension bytes(16 + what.label.size());
   writer{bytes}
       .put(static_cast<std::uint8_t>(what.what))
       .put(static_cast<std::uint8_t>(what.type))
@@ -255,8 +255,8 @@ collective_call decode_call(std::span<const std::byte> bytes) {
   return result;
 }
 
-note encode_ranks(std::span<const std::int32_t> ranks) {
-  note bytes(4 * ranks.size());
+extension encode_ranks(std::span<const std::int32_t> ranks) {
+  extension bytes(4 * ranks.size());
   writer out{bytes};
   for (const auto rank : ranks) out.put(rank);
   return bytes;
@@ -275,9 +275,9 @@ std::vector<std::int32_t> decode_members(std::span<const std::byte> bytes, std::
   return members;
 }
 
-note encode(const collectives::end_reason& what) {
+extension encode(const collectives::end_reason& what) {
   const auto reason = std::string_view{what.text}.substr(0, reason_max);
-  note bytes(5 + 4 * what.missing.size() + reason.size());
+  extension bytes(5 + 4 * what.missing.size() + reason.size());
   writer out{bytes};
   out.put(static_cast<std::uint8_t>(what.status))
       .put(static_cast<std::uint32_t>(what.missing.size()));

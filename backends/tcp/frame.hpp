@@ -19,11 +19,11 @@ namespace troupe::tcp {
 
 /// Raised by each change of the frames or of their order.
 inline constexpr std::uint32_t wire_version = 4;
-/// Largest world: lists of ranks fit into a note.
+/// Largest world: lists of ranks fit into an extension.
 inline constexpr std::int32_t world_max = 4096;
 inline constexpr std::size_t label_max = 1024;
 inline constexpr std::size_t reason_max = 4096;
-inline constexpr std::uint32_t note_max = 24u << 10;
+inline constexpr std::uint32_t extension_max = 24u << 10;
 inline constexpr std::uint32_t body_max = 256u << 10;
 
 /// Known to the ranks of a job only. It keeps strangers out, not eavesdroppers: it is sent without
@@ -86,14 +86,15 @@ answer_block encode(const answer& what);
 answer decode_answer(const answer_block& block);
 
 enum class frame_kind : std::uint8_t {
-  channel = 1,  ///< note: members of the (sub)group that the sender calls `channel` from now on
-  call,         ///< note: what was called; body: the payload of a small operation, if it may go
-  ready,        ///< the sender has finished all operations before this one
-  data,         ///< body: a part of an operation's memory
-  ask,          ///< asks for which ranks the receiver waits, in this operation or before it
-  waits,        ///< the answer; note: those ranks. Channel and number are those of the `ask`
-  abort,        ///< note: how and why the sender's group ended. The last frame
-  bye,          ///< the sender has left and owes nothing. The last frame
+  channel =
+      1,  ///< extension: members of the (sub)group that the sender calls `channel` from now on
+  call,   ///< extension: what was called; body: the payload of a small operation, if it may go
+  ready,  ///< the sender has finished all operations before this one
+  data,   ///< body: a part of an operation's memory
+  ask,    ///< asks for which ranks the receiver waits, in this operation or before it
+  waits,  ///< the answer; extension: those ranks. Channel and number are those of the `ask`
+  abort,  ///< extension: how and why the sender's group ended. The last frame
+  bye,    ///< the sender has left and owes nothing. The last frame
 };
 
 /// The role of a body in its operation.
@@ -111,7 +112,7 @@ struct frame_header {
   std::uint32_t channel = 0;
   std::uint64_t number = 0;  ///< of the operation in its channel
   std::uint64_t offset = 0;  ///< data only: bytes before this body in what is sent
-  std::uint32_t note_bytes = 0;
+  std::uint32_t extension_bytes = 0;
   std::uint32_t body_bytes = 0;
   friend bool operator==(const frame_header&, const frame_header&) = default;
 };
@@ -129,12 +130,12 @@ frame_header decode_header(std::span<const std::byte, header_bytes> block);
 /// Throws wire_error for anything else.
 trailer decode_trailer(std::byte what);
 
-using note = std::vector<std::byte>;
+using extension = std::vector<std::byte>;
 
-note encode(const collective_call& what);
+extension encode(const collective_call& what);
 collective_call decode_call(std::span<const std::byte> bytes);
 
-note encode_ranks(std::span<const std::int32_t> ranks);
+extension encode_ranks(std::span<const std::int32_t> ranks);
 /// Throws unless they are ascending, each once, within the world.
 std::vector<std::int32_t> decode_ranks(std::span<const std::byte> bytes, std::int32_t world);
 /// The same, and throws unless they can be members of a (sub)group: two at least.
@@ -142,7 +143,7 @@ std::vector<std::int32_t> decode_members(std::span<const std::byte> bytes, std::
 
 /// Why the sender's group ended, without channel and number: the header names the operation. The
 /// text is cut to reason_max.
-note encode(const collectives::end_reason& what);
+extension encode(const collectives::end_reason& what);
 collectives::end_reason decode_end_reason(std::span<const std::byte> bytes, std::int32_t world);
 
 }  // namespace troupe::tcp

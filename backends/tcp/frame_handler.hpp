@@ -18,19 +18,19 @@ public:
         main_(stream == 0) {}
 
   bool early(const frame_header& header) override;
-  std::byte* frame(const frame_header& header, std::span<const std::byte> note) override;
+  std::byte* frame(const frame_header& header, std::span<const std::byte> extension) override;
   void landed(const frame_header& header) override;
 
 private:
   channel& channel_of(const frame_header& header);
   /// Must have been called by the peer, and not be over here.
   std::shared_ptr<operation> operation_of(const frame_header& header);
-  void name_channel(const frame_header& header, std::span<const std::byte> note);
-  std::byte* hear_call(const frame_header& header, std::span<const std::byte> note);
+  void name_channel(const frame_header& header, std::span<const std::byte> extension);
+  std::byte* on_call(const frame_header& header, std::span<const std::byte> extension);
   void be_ready(const std::shared_ptr<operation>& what);
   std::byte* place(const frame_header& header);
-  void hear_abort(const frame_header& header, std::span<const std::byte> note);
-  void hear_bye();
+  void on_abort(const frame_header& header, std::span<const std::byte> extension);
+  void on_bye();
 
   mesh& in_;
   const std::int32_t rank_;

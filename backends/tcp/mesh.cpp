@@ -81,10 +81,10 @@ void mesh::push_chunk(std::int32_t rank, outgoing frame) {
 void mesh::announce(channel& in) {
   if (in.announced) return;
   in.announced = true;
-  const auto note = encode_ranks(in.members);
+  const auto extension = encode_ranks(in.members);
   for (const auto rank : in.members)
     if (rank != who_.rank)
-      push(rank, make_outgoing({.kind = frame_kind::channel, .channel = in.id}, note));
+      push(rank, make_outgoing({.kind = frame_kind::channel, .channel = in.id}, extension));
 }
 
 std::shared_ptr<operation> mesh::submit(channel& in, submission with) {
@@ -103,7 +103,7 @@ std::shared_ptr<operation> mesh::submit(channel& in, submission with) {
   what->submitted = true;
   what->in = with.in;
   what->out = with.out;
-  what->heard = clock::now();
+  what->last_bytes = clock::now();
   ++in_flight_;
   const bool root = with.call.what == collective_kind::broadcast && with.call.root == who_.rank;
   const bool agreed = what->steps.call(in.me, with.call, with.yes || root);
@@ -126,7 +126,7 @@ void mesh::call_out(const std::shared_ptr<operation>& what, const collective_cal
     what->steps.start(what->in, what->out, end_.flag());
     if (what->steps.wide()) ++wide_;
   }
-  const auto note = encode(call);
+  const auto extension = encode(call);
   for (std::size_t member = 0; member < in.members.size(); ++member) {
     if (member == in.me) continue;
     std::optional<parcel> body;
@@ -137,7 +137,7 @@ void mesh::call_out(const std::shared_ptr<operation>& what, const collective_cal
                         .channel = in.id,
                         .number = what->number,
                         .body_bytes = body ? static_cast<std::uint32_t>(body->bytes) : 0};
-    auto frame = make_outgoing(header, note);
+    auto frame = make_outgoing(header, extension);
     if (body) {
       frame.body = body->from;
       frame.body_bytes = body->bytes;

@@ -32,7 +32,7 @@ struct operation {
   bool submitted = false;
   const void* in = nullptr;
   void* out = nullptr;
-  std::chrono::steady_clock::time_point heard;  ///< when bytes came or went last
+  std::chrono::steady_clock::time_point last_bytes;  ///< when bytes came or went last
 
   collectives::outcome how;
 };
@@ -175,7 +175,7 @@ private:
   void conclude(operation& what, std::chrono::nanoseconds deadline);
   std::vector<std::int32_t> awaited(const channel& in, std::uint64_t number) const;
   void answer_ask(std::int32_t rank, const channel& in, const frame_header& ask);
-  void hear_answer(std::int32_t rank, const frame_header& header, std::vector<std::int32_t> ranks);
+  void on_answer(std::int32_t rank, const frame_header& header, std::vector<std::int32_t> ranks);
 
   // How it ends (mesh_end.cpp).
   void disagree(const operation& what);
@@ -187,7 +187,7 @@ private:
   void end_aborted(operation& what) const;
   void say_last(peer& to);
   void say_last(stream& on, bool main);
-  void hear_end(std::int32_t rank, std::uint16_t stream);
+  void on_end(std::int32_t rank, std::uint16_t stream);
   void let_go() const noexcept;
 
   const group_description who_;
@@ -203,7 +203,7 @@ private:
   std::size_t in_flight_ = 0;  // operations submitted here and not ended
   std::size_t wide_ = 0;       // operations started and not ended that use all connections
   bool spread_ = false;        // the end of the group was sent to the peers ...
-  note last_words_;            // ... with this note
+  extension last_words_;       // ... with this extension
   frame_header last_header_;   // ... and this header, which names the operation
   int dialing_ = 0;            // connections that this rank has to dial yet
   bool unattended_ = false;    // `attend` is not called any more

@@ -110,7 +110,7 @@ void mesh::say_last(stream& on, bool main) {
   sent_.clear();
 }
 
-void mesh::hear_end(std::int32_t rank, std::uint16_t stream) {
+void mesh::on_end(std::int32_t rank, std::uint16_t stream) {
   auto& from = peers_[static_cast<std::size_t>(rank)].streams[stream];
   if (from.left) return close_link(from);
   fail(fmt::format("rank {} is lost: {}", rank, from.link->why()));

@@ -22,19 +22,20 @@ bool mesh::frame_handler::early(const frame_header& header) {
   return !in_.at(of, header.number)->steps.is_ready(member) && comes_yet();
 }
 
-std::byte* mesh::frame_handler::frame(const frame_header& header, std::span<const std::byte> note) {
+std::byte* mesh::frame_handler::frame(const frame_header& header,
+                                      std::span<const std::byte> extension) {
   if (stream_.left) throw wire_error("sent a frame after its last");
   switch (header.kind) {
-    case frame_kind::channel: name_channel(header, note); return nullptr;
-    case frame_kind::call: return hear_call(header, note);
+    case frame_kind::channel: name_channel(header, extension); return nullptr;
+    case frame_kind::call: return on_call(header, extension);
     case frame_kind::ready: be_ready(operation_of(header)); return nullptr;
     case frame_kind::data: return place(header);
     case frame_kind::ask: in_.answer_ask(rank_, channel_of(header), header); return nullptr;
     case frame_kind::waits:
-      in_.hear_answer(rank_, header, decode_ranks(note, in_.who_.world));
+      in_.on_answer(rank_, header, decode_ranks(extension, in_.who_.world));
       return nullptr;
-    case frame_kind::abort: hear_abort(header, note); return nullptr;
-    case frame_kind::bye: hear_bye(); return nullptr;
+    case frame_kind::abort: on_abort(header, extension); return nullptr;
+    case frame_kind::bye: on_bye(); return nullptr;
   }
   return nullptr;
 }
@@ -45,7 +46,7 @@ void mesh::frame_handler::landed(const frame_header& header) {
     return;
   const auto what = std::exchange(stream_.current, nullptr);
   auto& of = what->in_channel;
-  what->heard = clock::now();
+  what->last_bytes = clock::now();
   if (header.kind == frame_kind::data || header.body_bytes != 0)
     what->steps.landed(of.member(rank_), header.what, header.offset, in_.end_.flag());
   if (in_.aborted()) throw group_over{};
@@ -68,8 +69,8 @@ std::shared_ptr<operation> mesh::frame_handler::operation_of(const frame_header&
 }
 
 void mesh::frame_handler::name_channel(const frame_header& header,
-                                       std::span<const std::byte> note) {
-  auto members = decode_members(note, in_.who_.world);
+                                       std::span<const std::byte> extension) {
+  auto members = decode_members(extension, in_.who_.world);
   const auto has = [&](std::int32_t rank) {
     return std::binary_search(members.begin(), members.end(), rank);
   };
@@ -79,14 +80,14 @@ void mesh::frame_handler::name_channel(const frame_header& header,
   known.push_back(&in_.channel_of(members));
 }
 
-std::byte* mesh::frame_handler::hear_call(const frame_header& header,
-                                          std::span<const std::byte> note) {
+std::byte* mesh::frame_handler::on_call(const frame_header& header,
+                                        std::span<const std::byte> extension) {
   auto& of = channel_of(header);
   const auto member = of.member(rank_);
   if (header.number != of.called[member])
     throw wire_error(
         fmt::format("called collective {} instead of {}", header.number, of.called[member]));
-  auto call = decode_call(note);
+  auto call = decode_call(extension);
   const auto what = in_.at(of, header.number);
   ++of.called[member];
   const bool yes = call.what == collective_kind::broadcast ? call.root == rank_ : header.yes;
@@ -111,8 +112,9 @@ std::byte* mesh::frame_handler::place(const frame_header& header) {
                            header.body_bytes);
 }
 
-void mesh::frame_handler::hear_abort(const frame_header& header, std::span<const std::byte> note) {
-  auto why = decode_end_reason(note, in_.who_.world);
+void mesh::frame_handler::on_abort(const frame_header& header,
+                                   std::span<const std::byte> extension) {
+  auto why = decode_end_reason(extension, in_.who_.world);
   stream_.left = true;
   why.number = header.number;
   why.channel =
@@ -121,7 +123,7 @@ void mesh::frame_handler::hear_abort(const frame_header& header, std::span<const
   throw group_over{};
 }
 
-void mesh::frame_handler::hear_bye() {
+void mesh::frame_handler::on_bye() {
   stream_.left = true;
   if (!main_) return;
   from_.before.clear();

@@ -31,8 +31,7 @@ bool mesh::sweep() {
       if (!link) continue;
       try {
         frame_handler to{*this, rank, stream};
-        if (link->receive(to, end_.flag(), moved) == connection::state::ended)
-          hear_end(rank, stream);
+        if (link->receive(to, end_.flag(), moved) == connection::state::ended) on_end(rank, stream);
       } catch (const group_over&) {  // the rest of what came is of no use any more
       } catch (const wire_error& error) {
         fail(fmt::format("rank {} {}", rank, error.what()));
@@ -55,7 +54,7 @@ void mesh::flush() {
     for (const auto& frame : gone) {
       if (!frame.of) continue;
       more = true;
-      frame.of->heard = clock::now();
+      frame.of->last_bytes = clock::now();
       frame.of->steps.sent(frame.member);
       pump(frame.of);
     }

@@ -42,7 +42,7 @@ mesh::clock::time_point mesh::expire(operation& what, clock::time_point begin,
   const std::lock_guard hold{mutex_};
   const auto& in = what.in_channel;
   const auto uncalled = [&](std::size_t i) { return !what.steps.called(i); };
-  if (others(in, uncalled).empty()) begin = what.heard;
+  if (others(in, uncalled).empty()) begin = what.last_bytes;
   const auto due = begin + deadline;
   if (clock::now() < due || !what.how.pending() || aborted()) return due;
   // All operations past their deadline share one inquiry, so a caller that polls several gets each
@@ -84,15 +84,15 @@ void mesh::answer_ask(std::int32_t rank, const channel& in, const frame_header& 
   push(rank, make_outgoing(header, encode_ranks(awaited(in, ask.number))));
 }
 
-void mesh::hear_answer(std::int32_t rank, const frame_header& header,
-                       std::vector<std::int32_t> ranks) {
+void mesh::on_answer(std::int32_t rank, const frame_header& header,
+                     std::vector<std::int32_t> ranks) {
   if (!inquiry_ || header.channel != inquiry_->about->id || header.number != inquiry_->number ||
       inquiry_->open == 0 || !inquiry_->answers.emplace(rank, std::move(ranks)).second)
     return;
   const auto& in = *inquiry_->about;
   if (--inquiry_->open > 0 || header.number < in.first) return;
   auto& what = *in.open[header.number - in.first];
-  if (what.heard > inquiry_->begun) return;  // it has moved since
+  if (what.last_bytes > inquiry_->begun) return;  // it has moved since
   conclude(what, inquiry_->deadline);
   if (aborted()) throw group_over{};
 }

@@ -2,7 +2,7 @@
 // serves them.
 #pragma once
 
-#include "backends/file_descriptor.hpp"
+#include "backends/local/file_descriptor.hpp"
 
 #include <atomic>
 

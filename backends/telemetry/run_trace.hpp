@@ -1,7 +1,7 @@
 // Writes what ranks do over time, as Perfetto and Chrome show it: `--trace`.
 #pragma once
 
-#include "backends/file_descriptor.hpp"
+#include "backends/local/file_descriptor.hpp"
 #include "troupe/hooks.hpp"
 #include "troupe/observer.hpp"
 

@@ -1,12 +1,6 @@
 #include "troupe/detail/comm_hook.hpp"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <ATen/ops/from_blob.h>
-
-#include <array>
-#include <string_view>
 
 #include "troupe/detail/powersgd.hpp"
 #include "troupe/detail/tensor.hpp"
@@ -73,21 +67,17 @@ comm_hook bf16_compress_wrapper(comm_hook inner) {
   return compressed(at::kBFloat16, std::move(inner));
 }
 
-comm_hook named_comm_hook(const gradient_options& from) {
-  static constexpr std::array<std::string_view, 5> known{"allreduce", "f16_compress",
-                                                         "bf16_compress", "powersgd", "noop"};
-  const auto& name = from.comm_hook;
-  if (name == known[0]) return {};
-  if (name == known[1]) return f16_compress_wrapper(allreduce_hook);
-  if (name == known[2]) return bf16_compress_wrapper(allreduce_hook);
-  if (name == known[3])
-    return [state = std::make_shared<powersgd_state>(from.powersgd)](
-               const gradient_bucket& bucket) { return powersgd_hook(*state, bucket); };
-  if (name == known[4]) return noop_hook;
-  throw user_error(errc::bad_configuration,
-                   fmt::format("strategy.comm_hook = \"{}\": use one of {}; your own is given to "
-                               "register_comm_hook",
-                               name, fmt::join(known, ", ")));
+comm_hook comm_hook_of(const gradient_options& from) {
+  switch (from.comm_hook) {
+    case comm_hook_kind::allreduce: return {};
+    case comm_hook_kind::f16_compress: return f16_compress_wrapper(allreduce_hook);
+    case comm_hook_kind::bf16_compress: return bf16_compress_wrapper(allreduce_hook);
+    case comm_hook_kind::powersgd:
+      return [state = std::make_shared<powersgd_state>(from.powersgd)](
+                 const gradient_bucket& bucket) { return powersgd_hook(*state, bucket); };
+    case comm_hook_kind::noop: return noop_hook;
+  }
+  throw internal_error("a communication hook of no kind");
 }
 
 }  // namespace troupe

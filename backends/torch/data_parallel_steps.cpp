@@ -38,7 +38,7 @@ data_parallel_options data_parallel_options_of(const gradient_options& from) {
   options.gradients.overlap = from.overlap;
   options.gradients.find_unused_parameters = from.find_unused_parameters;
   options.gradients.static_graph = from.static_graph;
-  options.gradients.hook = named_comm_hook(from);
+  options.gradients.hook = comm_hook_of(from);
   options.broadcast_buffers = from.broadcast_buffers;
   options.sync_module_states = from.sync_module_states;
   options.fused_step = from.fused_step;
@@ -51,7 +51,7 @@ void refuse_unrecoverable(const trainer_options& options) {
                      "strategy.fused_step = true keeps no state of the last step that "
                      "checkpoint.on_exception could save: leave one of them out");
   if (!options.elastic.enabled()) return;
-  if (options.gradients.comm_hook == "powersgd")
+  if (options.gradients.comm_hook == comm_hook_kind::powersgd)
     throw user_error(errc::bad_configuration,
                      "strategy.comm_hook = \"powersgd\" keeps on each rank what it has not sent "
                      "yet, so a job that loses a rank could not go on: use another hook, or set "
@@ -138,9 +138,9 @@ std::string data_parallel::obstacle_to_fusing(const torch::optim::Optimizer& opt
   if (options_.gradients.hook) return "a communication hook is set";
   if (!options_.sync_module_states)
     return "it gives all ranks rank 0's parameters, and strategy.sync_module_states is false";
-  const auto& numbers_in_use = numbers();
-  if (typeid(numbers_in_use) != typeid(precision) && numbers_in_use.name() != "bf16-mixed")
-    return fmt::format("the precision is {}, not 32-true or bf16-mixed", numbers_in_use.name());
+  const auto& in_use = precision_in_use();
+  if (typeid(in_use) != typeid(precision) && in_use.name() != "bf16-mixed")
+    return fmt::format("the precision is {}, not 32-true or bf16-mixed", in_use.name());
   return fused_step::obstacle(optimizer, *world_);
 }
 

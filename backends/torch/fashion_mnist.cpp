@@ -72,7 +72,7 @@ public:
   std::vector<dataset_ptr> predict() override { return validation(); }
 
 private:
-  std::string mend() const {
+  std::string fix() const {
     return "install the data with `apt-get install dataset-fashion-mnist`, or name its folder with "
            "--data-dir";
   }
@@ -84,9 +84,9 @@ private:
     for (const auto* ending : {".gz", ""})
       if (auto path = fs::path{folder_} / (name + ending); fs::is_regular_file(path, ignored))
         return path.string();
-    throw user_error(errc::bad_configuration,
-                     fmt::format("fashion_mnist: there is no {}.gz in the folder {}; {}", name,
-                                 folder_, mend()));
+    throw user_error(
+        errc::bad_configuration,
+        fmt::format("fashion_mnist: there is no {}.gz in the folder {}; {}", name, folder_, fix()));
   }
 
   dataset_ptr half(dataset_ptr& kept, const std::string& name) {
@@ -97,23 +97,23 @@ private:
 
   dataset_ptr open(const std::string& name) const {
     const auto images = file(name, "images-idx3"), labels = file(name, "labels-idx1");
-    const auto shape = read_idx_shape(images, mend());
+    const auto shape = read_idx_shape(images, fix());
     if (shape.size() != 3 || shape[1] != side || shape[2] != side)
       throw user_error(errc::bad_configuration,
-                       fmt::format("{}: it holds no images of 28 x 28; {}", images, mend()));
-    auto content = std::async(std::launch::async, &load, images, labels, shape, mend());
+                       fmt::format("{}: it holds no images of 28 x 28; {}", images, fix()));
+    auto content = std::async(std::launch::async, &load, images, labels, shape, fix());
     return std::make_shared<image_set>(shape[0], content.share());
   }
 
   static content_ptr load(const std::string& images, const std::string& labels,
-                          const std::vector<std::int64_t>& shape, const std::string& mend) {
-    auto labels_read = read_idx(labels, {shape[0]}, mend);
+                          const std::vector<std::int64_t>& shape, const std::string& fix) {
+    auto labels_read = read_idx(labels, {shape[0]}, fix);
     if (std::any_of(labels_read.begin(), labels_read.end(), [](auto x) { return x >= classes; }))
       throw user_error(errc::bad_configuration,
-                       fmt::format("{}: a label is above 9; {}", labels, mend));
+                       fmt::format("{}: a label is above 9; {}", labels, fix));
     auto content = std::make_shared<images_and_labels>();
     content->labels = bytes_of(std::move(labels_read), {shape[0]});
-    content->images = bytes_of(read_idx(images, shape, mend), {shape[0], 1, side, side});
+    content->images = bytes_of(read_idx(images, shape, fix), {shape[0], 1, side, side});
     return content;
   }
 

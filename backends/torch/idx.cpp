@@ -22,8 +22,8 @@ constexpr std::size_t portion = std::size_t{4} << 20;
 class idx_file {
 public:
   /// `ahead`: bytes that are read and inflated at once; few if only the header is wanted.
-  idx_file(const std::string& path, const std::string& mend, unsigned ahead)
-      : path_(path), mend_(mend), file_(gzopen(path.c_str(), "rb"), &gzclose) {
+  idx_file(const std::string& path, const std::string& fix, unsigned ahead)
+      : path_(path), fix_(fix), file_(gzopen(path.c_str(), "rb"), &gzclose) {
     if (!file_) fail(std::strerror(errno));
     gzbuffer(file_.get(), ahead);
   }
@@ -61,7 +61,7 @@ public:
   }
 
   [[noreturn]] void fail(const std::string& why) const {
-    throw user_error(errc::bad_configuration, fmt::format("{}: {}; {}", path_, why, mend_));
+    throw user_error(errc::bad_configuration, fmt::format("{}: {}; {}", path_, why, fix_));
   }
 
 private:
@@ -84,19 +84,19 @@ private:
     return done;
   }
 
-  std::string path_, mend_;
+  std::string path_, fix_;
   std::unique_ptr<gzFile_s, int (*)(gzFile)> file_;
 };
 
 }  // namespace
 
-std::vector<std::int64_t> read_idx_shape(const std::string& path, const std::string& mend) {
-  return idx_file{path, mend, 1U << 10}.header();
+std::vector<std::int64_t> read_idx_shape(const std::string& path, const std::string& fix) {
+  return idx_file{path, fix, 1U << 10}.header();
 }
 
 std::vector<std::uint8_t> read_idx(const std::string& path, const std::vector<std::int64_t>& shape,
-                                   const std::string& mend) {
-  idx_file file{path, mend, 1U << 18};
+                                   const std::string& fix) {
+  idx_file file{path, fix, 1U << 18};
   if (file.header() != shape) file.fail("its extents are not those expected");
   std::size_t count = 1;
   for (const auto extent : shape) count *= static_cast<std::size_t>(extent);

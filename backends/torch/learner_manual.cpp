@@ -85,7 +85,7 @@ void torch_learner::end_manual_step(const position& at) {
   done_.samples += outcome_->samples;
   done_.cursor += outcome_->samples;
   in_step_ = false;
-  tell_what_is_due();
+  report_due();
   if (keeps_points()) step_updated(at);
 }
 

@@ -271,7 +271,7 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
   done_.samples += outcome_->samples;
   done_.cursor += outcome_->samples;
   in_step_ = step_schedulers_;
-  tell_what_is_due();
+  report_due();
   if (keeps_points()) step_updated(h.at);
 }
 
@@ -331,7 +331,7 @@ void torch_learner::look_at_clock() {
   if (save_due_) saved_at_ = now;
 }
 
-void torch_learner::tell_what_is_due() {
+void torch_learner::report_due() {
   outcome_->save_due = std::exchange(save_due_, false);
   outcome_->validation_due = std::exchange(validation_due_, false);
 }

@@ -44,13 +44,14 @@ void module::backward(const at::Tensor& loss, const value&) { loss.backward(); }
 
 void module::configure_gradient_clipping(torch::optim::Optimizer& optimizer, double limit,
                                          clipping how) {
-  if (services_) services_->how().clip_gradients(optimizer, limit, how);
+  if (services_) services_->strategy_in_use().clip_gradients(optimizer, limit, how);
 }
 
 void module::optimizer_step(std::int64_t, std::int64_t, torch::optim::Optimizer& optimizer,
                             const step_closure& closure) {
   if (services_)
-    return services_->how().optimizer_step(optimizer, services_->at().optimizer, closure, *this);
+    return services_->strategy_in_use().optimizer_step(optimizer, services_->at().optimizer,
+                                                       closure, *this);
   optimizer.step(closure);
 }
 
@@ -87,7 +88,7 @@ manual_optimizer module::optimizer(std::int32_t index) const {
   return {*services_, *all->all()[static_cast<std::size_t>(index)].optimizer, index};
 }
 
-void manual_optimizer::zero_grad() const { services_->how().zero_gradients(index_); }
+void manual_optimizer::zero_grad() const { services_->strategy_in_use().zero_gradients(index_); }
 void manual_optimizer::step() const { services_->step_manually(index_, {}); }
 void manual_optimizer::step(const step_closure& closure) const {
   services_->step_manually(index_, closure);
@@ -193,12 +194,14 @@ optimizers* module::optimizers_in_use() const {
   return services_ ? services_->configured() : nullptr;
 }
 
-strategy* module::strategy_in_use() const { return services_ ? &services_->how() : nullptr; }
-std::int32_t module::rank() const { return services_ ? services_->how().rank() : 0; }
-std::int32_t module::world() const { return services_ ? services_->how().world() : 1; }
+strategy* module::strategy_in_use() const {
+  return services_ ? &services_->strategy_in_use() : nullptr;
+}
+std::int32_t module::rank() const { return services_ ? services_->strategy_in_use().rank() : 0; }
+std::int32_t module::world() const { return services_ ? services_->strategy_in_use().world() : 1; }
 
 value module::reduce(const value& what, std::string_view operation, const subgroup& among) {
-  if (services_) return services_->how().reduce(what, operation, among);
+  if (services_) return services_->strategy_in_use().reduce(what, operation, among);
   named_reduction(operation);
   return what;
 }
@@ -209,11 +212,11 @@ at::Tensor module::reduce(const at::Tensor& what, std::string_view operation,
 }
 
 value module::broadcast(const value& what, std::int32_t source, const subgroup& among) {
-  return services_ ? services_->how().broadcast(what, source, among) : what;
+  return services_ ? services_->strategy_in_use().broadcast(what, source, among) : what;
 }
 
 value module::all_gather(const value& what, bool gradients, const subgroup& among) {
-  if (services_) return services_->how().all_gather(what, gradients, among);
+  if (services_) return services_->strategy_in_use().all_gather(what, gradients, among);
   return stack_each(what, [](const at::Tensor& t) { return t.unsqueeze(0); });
 }
 
@@ -222,11 +225,11 @@ at::Tensor module::all_gather(const at::Tensor& what, bool gradients, const subg
 }
 
 bool module::reduce_boolean_decision(bool yes, decision by, const subgroup& among) {
-  return services_ ? services_->how().reduce_boolean_decision(yes, by, among) : yes;
+  return services_ ? services_->strategy_in_use().reduce_boolean_decision(yes, by, among) : yes;
 }
 
 void module::barrier(std::string_view label, std::chrono::nanoseconds deadline) {
-  if (services_) services_->how().barrier(label, deadline);
+  if (services_) services_->strategy_in_use().barrier(label, deadline);
 }
 
 }  // namespace troupe

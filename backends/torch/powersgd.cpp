@@ -86,7 +86,7 @@ struct powersgd_exchange {
   at::Tensor row;
   std::int64_t first_part = 0;  // elements of the row that are sent first
 
-  const powersgd_options& how() const { return state->how_; }
+  const powersgd_options& options() const { return state->how_; }
   void sort(const gradient_bucket& bucket);
   void lay_out(const gradient_bucket& bucket);
   void draw();
@@ -104,11 +104,11 @@ void powersgd_exchange::sort(const gradient_bucket& bucket) {
     const auto& one = gradients[i];
     const auto n = one.dim() == 0 || one.numel() == 0 ? 1 : one.size(0);
     const auto m = one.numel() / n;
-    const auto rank = std::min<std::int64_t>({n, m, how().rank});
+    const auto rank = std::min<std::int64_t>({n, m, options().rank});
     const auto compressed = (n + m) * rank;
     state->elements_before_ += one.numel();
     if (one.dim() == 0 || one.numel() == 0 ||
-        !(static_cast<double>(compressed) * how().min_rate < static_cast<double>(n * m))) {
+        !(static_cast<double>(compressed) * options().min_rate < static_cast<double>(n * m))) {
       state->elements_sent_ += one.numel();
       plain.push_back(one);
       continue;
@@ -148,7 +148,7 @@ void powersgd_exchange::draw() {
   at::Generator draws;
   for (auto& one : items) {
     const auto& last = one.kept->q;
-    if (how().warm_start && last.defined() && last.sizes() == one.q.sizes()) {
+    if (options().warm_start && last.defined() && last.sizes() == one.q.sizes()) {
       one.q.copy_(last);
       continue;
     }
@@ -160,11 +160,11 @@ void powersgd_exchange::draw() {
 work_ptr powersgd_exchange::send() {
   draw();
   for (auto& one : items) {
-    if (how().error_feedback) {
+    if (options().error_feedback) {
       if (one.kept->error.defined()) one.matrix.add_(one.kept->error);
       one.whole = one.matrix.clone();
     }
-    orthogonalize(one.q, how().epsilon);
+    orthogonalize(one.q, options().epsilon);
     at::mm_out(one.p, one.matrix, one.q);
   }
   auto sent = row.narrow(0, 0, first_part);
@@ -177,11 +177,12 @@ void powersgd_exchange::finish(item& one) {
   const auto length = one.q.norm().item<double>();
   if (std::isfinite(length)) {
     at::mm_out(one.matrix, one.p, one.q.t());
-    if (how().error_feedback) kept.error = one.whole.sub_(one.matrix, 1.0 / world->group().world);
+    if (options().error_feedback)
+      kept.error = one.whole.sub_(one.matrix, 1.0 / world->group().world);
   } else {
     one.matrix.fill_(std::nan(""));
   }
-  if (how().warm_start && std::isfinite(length) && length > 0)
+  if (options().warm_start && std::isfinite(length) && length > 0)
     kept.q = one.q.clone();
   else
     kept.q = at::Tensor{};
@@ -199,8 +200,8 @@ at::Tensor powersgd_exchange::sum() {
   if (items.empty()) return buffer;
   for (auto& one : items) {
     // Python's gradients are means of a rank: only epsilon sees the difference.
-    if (how().epsilon != 0) one.p.mul_(world->group().world);
-    orthogonalize(one.p, how().epsilon);
+    if (options().epsilon != 0) one.p.mul_(world->group().world);
+    orthogonalize(one.p, options().epsilon);
     at::mm_out(one.q, one.matrix.t(), one.p);
   }
   auto qs = row.narrow(0, first_part, row.numel() - first_part);

@@ -77,13 +77,13 @@ value stack_each(const value& what, const std::function<at::Tensor(const at::Ten
 strategy::strategy(strategy_parts parts) : parts_(std::move(parts)) {
   if (!parts_.environment)
     parts_.environment = std::make_shared<local_environment>(parts_.about.rank, parts_.about.world);
-  if (!parts_.numbers) parts_.numbers = std::make_shared<precision>();
+  if (!parts_.precision) parts_.precision = std::make_shared<troupe::precision>();
   if (!parts_.place.kind) {
     trainer_options host;
     host.accelerator = accelerator_kind::cpu;
     parts_.place = choose_devices(default_accelerators(), host, 0);
   }
-  parts_.numbers->place(parts_.place.kind);
+  parts_.precision->place(parts_.place.kind);
   if (!parts_.files) parts_.files = safetensors_checkpoints({});
 }
 
@@ -127,7 +127,7 @@ void strategy::setup_environment() {
 void strategy::bind(std::shared_ptr<communicator>, generation_id) {}
 
 void strategy::convert_once() {
-  if (!std::exchange(converted_, true)) numbers().convert_module(*module_);
+  if (!std::exchange(converted_, true)) precision_in_use().convert_module(*module_);
 }
 
 void strategy::model_to_device() {
@@ -136,13 +136,13 @@ void strategy::model_to_device() {
 }
 
 std::unique_ptr<precision::context> strategy::model_sharded_context() {
-  return numbers().init_context();
+  return precision_in_use().init_context();
 }
 
 void strategy::setup_optimizers(optimizers& which) { optimizers_ = &which; }
 
 void strategy::setup_precision() {
-  if (optimizers_) numbers().connect(*module_, *optimizers_, *this);
+  if (optimizers_) precision_in_use().connect(*module_, *optimizers_, *this);
 }
 
 void strategy::use_comm_hook(comm_hook, bool) {
@@ -178,22 +178,22 @@ value strategy::batch_to_device(const value& batch, c10::Device device, std::int
 }
 
 step_output strategy::training_step(const batch& b, std::int64_t index) {
-  const auto held = numbers().forward_context();
+  const auto held = precision_in_use().forward_context();
   return module_->training_step(b, index);
 }
 
 step_output strategy::validation_step(const batch& b, std::int64_t index) {
-  const auto held = numbers().forward_context();
+  const auto held = precision_in_use().forward_context();
   return module_->validation_step(b, index);
 }
 
 step_output strategy::test_step(const batch& b, std::int64_t index) {
-  const auto held = numbers().forward_context();
+  const auto held = precision_in_use().forward_context();
   return module_->test_step(b, index);
 }
 
 value strategy::predict_step(const batch& b, std::int64_t index) {
-  const auto held = numbers().forward_context();
+  const auto held = precision_in_use().forward_context();
   return module_->predict_step(b, index);
 }
 
@@ -201,22 +201,24 @@ void strategy::zero_gradients(std::int32_t optimizer) {
   optimizers_->all().at(optimizer).optimizer->zero_grad(/*set_to_none=*/true);
 }
 
-at::Tensor strategy::pre_backward(const at::Tensor& loss) { return numbers().pre_backward(loss); }
+at::Tensor strategy::pre_backward(const at::Tensor& loss) {
+  return precision_in_use().pre_backward(loss);
+}
 
 step_status strategy::backward(const at::Tensor& loss, const backward_plan& plan) {
   if (!plan.idle)
-    numbers().backward(plan.weight == 1 ? loss : loss * plan.weight, *module_,
-                       *optimizers_->all().at(plan.optimizer).optimizer, plan.arguments);
+    precision_in_use().backward(plan.weight == 1 ? loss : loss * plan.weight, *module_,
+                                *optimizers_->all().at(plan.optimizer).optimizer, plan.arguments);
   return {plan.wants_stop, plan.loss, plan.logged};
 }
 
 void strategy::manual_backward(const at::Tensor& loss, double weight) {
-  numbers().backward(weight == 1 ? loss : loss * weight, *module_,
-                     *optimizers_->all().front().optimizer, {});
+  precision_in_use().backward(weight == 1 ? loss : loss * weight, *module_,
+                              *optimizers_->all().front().optimizer, {});
 }
 
 at::Tensor strategy::post_backward(const at::Tensor& loss) {
-  return numbers().post_backward(loss.detach());
+  return precision_in_use().post_backward(loss.detach());
 }
 
 void strategy::clip_gradients(torch::optim::Optimizer& optimizer, double limit,
@@ -233,7 +235,7 @@ void strategy::clip_gradients(torch::optim::Optimizer& optimizer, double limit,
 
 void strategy::optimizer_step(torch::optim::Optimizer& optimizer, std::int32_t,
                               const step_closure& closure, troupe::module&) {
-  numbers().optimizer_step(optimizer, closure);
+  precision_in_use().optimizer_step(optimizer, closure);
 }
 
 value strategy::reduce(const value& what, std::string_view operation, const subgroup&) {
@@ -339,7 +341,7 @@ void strategy::teardown(bool orderly) {
     if (root_device().type() == hardware().type()) hardware().synchronize(root_device());
     barrier("teardown");
   }
-  numbers().teardown();
+  precision_in_use().teardown();
   parts_.environment->teardown();
 }
 

@@ -102,7 +102,7 @@ torch_learner::torch_learner(const learner_context& about, module_factory model,
   strategy_parts parts;
   parts.about = about_;
   if (plugins.environment) parts.environment = plugins.environment(about_);
-  parts.numbers = precision_;
+  parts.precision = precision_;
   parts.place = place_;
   parts.files = plugins.checkpoints ? plugins.checkpoints : about_.checkpoints;
   parts.moves = plugins.moves;

@@ -67,7 +67,7 @@ public:
   /// of samples, as a list of batches, or with several loaders as a list of such lists.
   value result() override;
 
-  strategy& how() override { return *strategy_; }
+  strategy& strategy_in_use() override { return *strategy_; }
 
 private:
   class scope;
@@ -220,7 +220,7 @@ private:
   std::chrono::nanoseconds clock() const;
   bool goes_by_clock() const;
   void look_at_clock();
-  void tell_what_is_due();
+  void report_due();
   void show(const std::string& name);
   void report(metric_accumulator& book);
   void report_steps();

@@ -2,6 +2,14 @@
 // for too long. A regular value without clocks, sockets or CAF. Order and resending are the
 // stream's below.
 //
+// call      state                                       action
+// beat      silent for `heartbeats_until_lost` beats    lost; the link is over
+// beat      nothing was sent since the last beat        send_beat
+// beat      otherwise, or the link is over              none
+// sent      any                                         none; the next beat sends nothing
+// received  any                                         none; silence is counted from 0 again
+// close     any                                         none; the link is over
+//
 // The shell calls `beat` every `heartbeat_interval(D)`, `sent` when it sends a message, and
 // `received` when bytes of the peer have arrived. It reads what has arrived before it calls `beat`.
 // Silence is counted in the end's own beats, not by a clock: an end that was stopped itself counts

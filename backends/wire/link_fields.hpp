@@ -28,6 +28,8 @@ template <>
 struct last_of<placement_kind> : std::integral_constant<placement_kind, placement_kind::processes> {
 };
 template <>
+struct last_of<comm_hook_kind> : std::integral_constant<comm_hook_kind, comm_hook_kind::noop> {};
+template <>
 struct last_of<deterministic_kind>
     : std::integral_constant<deterministic_kind, deterministic_kind::warn> {};
 template <>

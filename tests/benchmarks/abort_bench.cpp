@@ -40,14 +40,14 @@ double now() {
 
 // Shared by the processes. A rank that waits for the others sleeps: if it polled, it would take a
 // core from the ranks whose wake-up is measured.
-struct board {
+struct shared_page {
   sem_t waiting;
   sem_t over;
   sem_t next;
   // middle: operations that completed before the abort arrived
   std::atomic<std::uint64_t> completed;
   std::array<double, times_max> aborted;
-  std::array<std::array<double, times_max>, ranks_max> told;
+  std::array<std::array<double, times_max>, ranks_max> notified;
   std::array<std::array<double, times_max>, ranks_max> free;
 };
 
@@ -56,7 +56,7 @@ void take(sem_t& from, std::int32_t times) {
     if (sem_wait(&from) == 0) --times;
 }
 
-void be_rank(communicator_backend& backend, board& on, std::int32_t rank, std::int32_t ranks,
+void be_rank(communicator_backend& backend, shared_page& on, std::int32_t rank, std::int32_t ranks,
              std::size_t times) {
   constexpr std::size_t count = std::size_t{4} << 20;
   const auto r = static_cast<std::size_t>(rank);
@@ -77,7 +77,7 @@ void be_rank(communicator_backend& backend, board& on, std::int32_t rank, std::i
     try {
       work->wait();
     } catch (const generation_closed&) {
-      on.told[r][i] = now();
+      on.notified[r][i] = now();
     }
     while (!c->quiescent()) sched_yield();
     on.free[r][i] = now();
@@ -98,7 +98,7 @@ void abort_in_the_middle(communicator& c, const std::atomic<double>& begun, doub
   c.abort("enough");
 }
 
-void be_rank_in_the_middle(communicator_backend& backend, board& on, std::int32_t rank,
+void be_rank_in_the_middle(communicator_backend& backend, shared_page& on, std::int32_t rank,
                            std::int32_t ranks, std::size_t times) {
   constexpr std::size_t count = std::size_t{4} << 20;
   const auto r = static_cast<std::size_t>(rank);
@@ -126,7 +126,7 @@ void be_rank_in_the_middle(communicator_backend& backend, board& on, std::int32_
       c->all_reduce({memory.get(), count, dtype::f32}, reduction::sum)->wait();
       ++on.completed;
     } catch (const generation_closed&) {
-      on.told[r][i] = now();
+      on.notified[r][i] = now();
     }
     if (stranger.joinable()) stranger.join();
     while (c->aborted() && !c->quiescent()) sched_yield();
@@ -164,8 +164,8 @@ int main(int count, char** arguments) {
   const auto ranks = std::clamp(count > 3 ? std::atoi(arguments[3]) : 2, 2, int{ranks_max});
   const bool middle = count > 4 && std::string{arguments[4]} == "middle";
   const auto act = middle ? be_rank_in_the_middle : be_rank;
-  auto& on = *static_cast<board*>(
-      mmap(nullptr, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto& on = *static_cast<shared_page*>(mmap(nullptr, sizeof(shared_page), PROT_READ | PROT_WRITE,
+                                             MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   sem_init(&on.waiting, 1, 0);
   sem_init(&on.over, 1, 0);
   sem_init(&on.next, 1, 0);
@@ -177,7 +177,7 @@ int main(int count, char** arguments) {
       threads.emplace_back([&, rank] { act(backend, on, rank, ranks, times); });
     for (auto& one : threads) one.join();
   } else {
-    for (const auto& kind : process_meetings()) {
+    for (const auto& kind : process_rendezvous_kinds()) {
       if (kind->name() != by) continue;
       const auto place = kind->arrange({});
       for (int rank = 0; rank < ranks; ++rank) {
@@ -190,18 +190,18 @@ int main(int count, char** arguments) {
     }
     if (children.empty()) return 2;
   }
-  std::vector<double> told;
+  std::vector<double> notified;
   std::vector<double> free;
   for (std::size_t i = 0; i < times; ++i)
     for (int rank = middle ? 0 : 1; rank < ranks; ++rank) {
       const auto r = static_cast<std::size_t>(rank);
-      if (on.told[r][i] == 0) continue;
-      told.push_back(on.told[r][i] - on.aborted[i]);
+      if (on.notified[r][i] == 0) continue;
+      notified.push_back(on.notified[r][i] - on.aborted[i]);
       free.push_back(on.free[r][i] - on.aborted[i]);
     }
   fmt::print("{}, {} ranks, {} aborts {} an all_reduce of 16 MiB\n", by, ranks, times,
              middle ? "in the middle of" : "of");
   if (on.completed != 0) fmt::print("{:>10}: {}\n", "complete", on.completed.load());
-  show("notified", told);
+  show("notified", notified);
   show("quiescent", free);
 }

@@ -173,7 +173,7 @@ private:
 }  // namespace
 
 replaceable_ranks::replaceable_ranks(const std::string& kind, std::int32_t world) {
-  for (const auto& one : process_meetings())
+  for (const auto& one : process_rendezvous_kinds())
     if (one->name() == kind) kind_ = one;
   REQUIRE(kind_);
   REQUIRE(kind_->unusable().empty());
@@ -230,7 +230,7 @@ void replaceable_ranks::order(const process& whom, const rank_order& what) {
   REQUIRE(send(whom.orders.get(), &what, sizeof what, MSG_NOSIGNAL) == sizeof what);
 }
 
-rank_report replaceable_ranks::hear(const process& whom) {
+rank_report replaceable_ranks::next_report(const process& whom) {
   rank_report said;
   pollfd from{whom.orders.get(), POLLIN, 0};
   REQUIRE(poll(&from, 1, patience_ms) == 1);
@@ -245,7 +245,7 @@ void replaceable_ranks::all(const rank_order& what, const std::string& wanted,
   for (std::int32_t rank = 0; rank < world(); ++rank) {
     if (rank == without) continue;
     INFO("rank " << rank);
-    REQUIRE(hear(rank).text.data() == wanted);
+    REQUIRE(next_report(rank).text.data() == wanted);
   }
 }
 

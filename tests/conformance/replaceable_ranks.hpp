@@ -2,7 +2,7 @@
 // the other from the same backend, as the ranks of an elastic job do.
 #pragma once
 
-#include "backends/file_descriptor.hpp"
+#include "backends/local/file_descriptor.hpp"
 #include "troupe/rendezvous.hpp"
 
 #include <sys/types.h>
@@ -51,8 +51,8 @@ public:
     file_descriptor orders{};
   };
 
-  /// `kind`: a name of `process_meetings`. Must be constructed while this process has no other
-  /// thread. Starts nothing.
+  /// `kind`: a name of `process_rendezvous_kinds`. Must be constructed while this process has no
+  /// other thread. Starts nothing.
   replaceable_ranks(const std::string& kind, std::int32_t world);
   /// Kills and reaps the processes.
   ~replaceable_ranks();
@@ -74,8 +74,8 @@ public:
   void order(std::int32_t rank, const rank_order& what) { order(at(rank), what); }
   static void order(const process& whom, const rank_order& what);
   /// The next report; waits for at most a minute.
-  rank_report hear(std::int32_t rank) { return hear(at(rank)); }
-  static rank_report hear(const process& whom);
+  rank_report next_report(std::int32_t rank) { return next_report(at(rank)); }
+  static rank_report next_report(const process& whom);
   /// All ranks but `without` do it and report `wanted`.
   void all(const rank_order& what, const std::string& wanted, std::int32_t without = -1);
 

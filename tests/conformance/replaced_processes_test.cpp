@@ -36,7 +36,7 @@ void set_to_work(replaceable_ranks& ranks, bool registered) {
 
 void check_closed(replaceable_ranks& ranks, std::int32_t rank, const std::string& part) {
   INFO("rank " << rank);
-  const std::string text = ranks.hear(rank).text.data();
+  const std::string text = ranks.next_report(rank).text.data();
   CHECK_THAT(text, Catch::StartsWith("closed: "));
   CHECK_THAT(text, Catch::Contains(part));
 }
@@ -83,7 +83,8 @@ TEST_CASE("a new process is killed while it opens: the generation after that wor
 
   ranks.start(victim);
   if (when != moment::before_open) ranks.order(victim, {.what = act::open, .generation = 2});
-  if (when == moment::after_open) REQUIRE(ranks.hear(victim).text.data() == std::string{"opened"});
+  if (when == moment::after_open)
+    REQUIRE(ranks.next_report(victim).text.data() == std::string{"opened"});
   ranks.all({.what = act::open, .generation = 2}, "opened", victim);
   for (std::int32_t rank = 0; rank < ranks.world(); ++rank)
     if (rank != victim) ranks.order(rank, {.what = act::sum, .bytes = large});
@@ -136,9 +137,10 @@ TEST_CASE("a stopped rank is replaced, wakes up, and does not disturb the next g
   check_sums(ranks);
 
   REQUIRE(kill(old.pid, SIGCONT) == 0);
-  CHECK_THAT(ranks.hear(old).text.data(), Catch::StartsWith("closed: the test ends"));
+  CHECK_THAT(ranks.next_report(old).text.data(), Catch::StartsWith("closed: the test ends"));
   replaceable_ranks::order(old, {.what = act::open, .generation = 1});
-  CHECK_THAT(ranks.hear(old).text.data(), Catch::StartsWith("error: generation 1 of job 3: "));
+  CHECK_THAT(ranks.next_report(old).text.data(),
+             Catch::StartsWith("error: generation 1 of job 3: "));
   check_sums(ranks);
   ranks.reap(old);
   ranks.all({.what = act::forget}, "forgotten");
@@ -173,7 +175,7 @@ struct figures {
 
 figures figures_now(replaceable_ranks& ranks, std::int32_t rank) {
   ranks.order(rank, {.what = act::measure});
-  const auto of = ranks.hear(rank);
+  const auto of = ranks.next_report(rank);
   return {of.descriptors,   of.threads, of.mappings, of.heap, file_bytes(ranks.place()),
           own_descriptors()};
 }
@@ -252,7 +254,7 @@ delays time_a_kill(replaceable_ranks& ranks, std::uint64_t generation, std::size
   constexpr std::int32_t victim = 1;
   ranks.all({.what = act::open, .generation = generation}, "opened");
   ranks.order(victim, {.what = act::fill, .bytes = resident});
-  REQUIRE(ranks.hear(victim).text.data() == std::string{"filled"});
+  REQUIRE(ranks.next_report(victim).text.data() == std::string{"filled"});
   ranks.all({.what = act::reduce, .bytes = large, .registered = true}, "at work");
   const file_descriptor life{static_cast<int>(syscall(SYS_pidfd_open, ranks.pid(victim), 0))};
   const auto begun = replaceable_ranks::clock::now();
@@ -265,7 +267,7 @@ delays time_a_kill(replaceable_ranks& ranks, std::uint64_t generation, std::size
   REQUIRE(poll(&ended, 1, 60'000) == 1);
   took.ended_ms = since(replaceable_ranks::clock::now().time_since_epoch().count());
   for (const std::int32_t rank : {0, 2}) {
-    const auto said = ranks.hear(rank);
+    const auto said = ranks.next_report(rank);
     REQUIRE_THAT(said.text.data(), Catch::Contains("rank 1 is lost: "));
     took.survivors_ms = std::max(took.survivors_ms, since(said.at));
   }

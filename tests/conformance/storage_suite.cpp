@@ -4,7 +4,7 @@
 
 #include "backends/local/file_storage.hpp"
 #include "backends/simulated/simulated_storage.hpp"
-#include "backends/storage_queue.hpp"
+#include "backends/storage/storage_queue.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 #include <algorithm>

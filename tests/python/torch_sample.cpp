@@ -207,7 +207,7 @@ struct scaled_net : troupe::module {
   }
   void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
     if (rank() == 0)
-      scales->push_back(json::parse(strategy_in_use()->numbers().state()).at("scale"));
+      scales->push_back(json::parse(strategy_in_use()->precision_in_use().state()).at("scale"));
   }
   optimizers configure_optimizers() override {
     const auto how = torch::optim::SGDOptions(0.05).momentum(0.9);

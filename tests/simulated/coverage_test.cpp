@@ -72,14 +72,14 @@ TEST_CASE("rare paths are off until drawn and allowed, and a record repeats them
     draws.record();
     coverage_book book{draws};
     const coverage_scope here{&book};
-    CHECK_FALSE(rare(coverage_point::told_twice));
+    CHECK_FALSE(rare(coverage_point::sent_twice));
     book.draw_rare();
-    CHECK_FALSE(rare(coverage_point::told_twice));
+    CHECK_FALSE(rare(coverage_point::sent_twice));
     book.let_rare(true);
     std::vector<bool> got;
-    for (int i = 0; i < 64; ++i) got.push_back(rare(coverage_point::told_twice));
+    for (int i = 0; i < 64; ++i) got.push_back(rare(coverage_point::sent_twice));
     if (book.rare_taken() == 0) continue;
-    CHECK(count_of(book, coverage_point::told_twice) == book.rare_taken());
+    CHECK(count_of(book, coverage_point::sent_twice) == book.rare_taken());
     answers = got;
     taken = draws.taken();
   }
@@ -90,7 +90,7 @@ TEST_CASE("rare paths are off until drawn and allowed, and a record repeats them
   book.draw_rare();
   book.let_rare(true);
   for (std::size_t i = 0; i < answers.size(); ++i)
-    CHECK(rare(coverage_point::told_twice) == answers[i]);
+    CHECK(rare(coverage_point::sent_twice) == answers[i]);
 }
 
 TEST_CASE("jobs survive rare paths", "[simulated][marks][campaign]") {
@@ -105,7 +105,7 @@ TEST_CASE("jobs survive rare paths", "[simulated][marks][campaign]") {
   CHECK(all.clean());
   for (const auto m :
        {coverage_point::early_deadline, coverage_point::checkpoint_refused,
-        coverage_point::early_look, coverage_point::told_twice, coverage_point::said_twice}) {
+        coverage_point::early_look, coverage_point::sent_twice, coverage_point::said_twice}) {
     INFO(text_of(m));
     CHECK(all.marks.at(text_of(m)) > 0);
   }

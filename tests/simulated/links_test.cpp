@@ -16,11 +16,11 @@ namespace {
 using milliseconds = std::chrono::milliseconds;
 
 // Training steps that an observer has received, by rank.
-using heard_steps = std::map<std::int32_t, std::vector<std::int64_t>>;
+using observed_steps = std::map<std::int32_t, std::vector<std::int64_t>>;
 
 class step_listener final : public observer {
 public:
-  explicit step_listener(heard_steps& to) : to_(to) {}
+  explicit step_listener(observed_steps& to) : to_(to) {}
   bool wants_hooks() const override { return true; }
   void on(const observation& what) override {
     const auto* x = std::get_if<seen::hook>(&what);
@@ -28,7 +28,7 @@ public:
   }
 
 private:
-  heard_steps& to_;
+  observed_steps& to_;
 };
 
 std::vector<std::int64_t> first_steps(std::int64_t count) {
@@ -237,26 +237,26 @@ TEST_CASE("link cut: an observer receives nothing of the rank until the link hea
           "[simulated][links]") {
   for (const auto schedule : {scheduling::fifo, scheduling::random, scheduling::pct}) {
     INFO(to_string(schedule));
-    heard_steps heard;
+    observed_steps notified;
     scripted_simulation s{{.seed = 3, .schedule = schedule}};
     s.sim_job().before_start = [&](supervisor_setup& setup) {
-      setup.what.observers.push_back([&] { return std::make_unique<step_listener>(heard); });
+      setup.what.observers.push_back([&] { return std::make_unique<step_listener>(notified); });
     };
     s.train({.ranks = 3, .steps = 40});
-    REQUIRE(s.run_until([&] { return heard[1].size() == 5; }));
+    REQUIRE(s.run_until([&] { return notified[1].size() == 5; }));
     const auto link = s.sim_job().life_of(1)->process->stream();
     link->cut(false, true);  // it receives but is not received
-    const auto at_cut = heard[1];
-    const auto others_at_cut = heard[2].size();
+    const auto at_cut = notified[1];
+    const auto others_at_cut = notified[2].size();
     run_for(s.in(), milliseconds{300});
-    CHECK(heard[1] == at_cut);
-    CHECK(heard[2].size() > others_at_cut + 5);
+    CHECK(notified[1] == at_cut);
+    CHECK(notified[2].size() > others_at_cut + 5);
     CHECK(s.steps_of(1) > static_cast<std::int64_t>(at_cut.size()) + 5);
     link->cut(false, false);
     const auto behind = static_cast<std::size_t>(s.steps_of(1));
-    REQUIRE(s.run_until([&] { return heard[1].size() >= behind; }));
+    REQUIRE(s.run_until([&] { return notified[1].size() >= behind; }));
     CHECK(s.run().ok());
-    for (const auto& [rank, steps] : heard) CHECK(steps == first_steps(40));
+    for (const auto& [rank, steps] : notified) CHECK(steps == first_steps(40));
   }
 }
 

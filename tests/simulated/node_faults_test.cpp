@@ -17,7 +17,7 @@ using ms = std::chrono::milliseconds;
 
 // An actor that records messages with their times.
 struct witness {
-  std::vector<std::int64_t> heard;
+  std::vector<std::int64_t> received;
   std::vector<std::chrono::nanoseconds> when;
   simulation& in;
   simulation::node_id where;
@@ -26,7 +26,7 @@ struct witness {
   witness(simulation& of, std::uint32_t host) : in(of), where(of.add_node(host, "witness")) {
     actor = in.system().spawn([this](caf::event_based_actor*) {
       return caf::behavior{[this](std::int64_t n) {
-        heard.push_back(n);
+        received.push_back(n);
         when.push_back(in.time());
       }};
     });
@@ -96,8 +96,8 @@ TEST_CASE("a crash drops inbox, timers and events of its node and of no other",
     w->say(4);  // to a dead actor
   }
   go_on(in);
-  CHECK(gone.heard == std::vector<std::int64_t>{1});
-  CHECK(stays.heard == std::vector<std::int64_t>{1, 2, 4, 3});
+  CHECK(gone.received == std::vector<std::int64_t>{1});
+  CHECK(stays.received == std::vector<std::int64_t>{1, 2, 4, 3});
   CHECK(happened == 1);
   CHECK_FALSE(in.alive(gone.where));
   CHECK_FALSE(in.has_actors(gone.where));
@@ -122,11 +122,11 @@ TEST_CASE("a paused node handles nothing, and after the pause everything in orde
     }
     in.at(paused.where, ms{30}, [&] { happened.push_back(in.time()); });
     go_on_for(in, ms{99});
-    CHECK(paused.heard.empty());
+    CHECK(paused.received.empty());
     CHECK(happened.empty());
-    CHECK(other.heard == std::vector<std::int64_t>{1, 2, 3, 4});
+    CHECK(other.received == std::vector<std::int64_t>{1, 2, 3, 4});
     go_on(in);
-    CHECK(paused.heard == std::vector<std::int64_t>{1, 2, 3, 4});
+    CHECK(paused.received == std::vector<std::int64_t>{1, 2, 3, 4});
     for (const auto at : paused.when) CHECK(at == until);
     CHECK(happened == std::vector<std::chrono::nanoseconds>{until});
   }
@@ -168,7 +168,7 @@ TEST_CASE("late timers are late by at most the given time; messages are not late
   late.say(100);
   go_on(in);
   REQUIRE(late.when.size() == 101);
-  CHECK(late.heard.front() == 100);
+  CHECK(late.received.front() == 100);
   CHECK(late.when.front() == began);
   for (std::size_t i = 1; i < late.when.size(); ++i) {
     CHECK(late.when[i] - began >= ms{100});
@@ -188,7 +188,7 @@ TEST_CASE("a slow node handles its events one after the other, in order", "[simu
     const auto began = in.time();
     for (std::int64_t n = 0; n < 5; ++n) slow.say(n);
     go_on(in);
-    CHECK(slow.heard == std::vector<std::int64_t>{0, 1, 2, 3, 4});
+    CHECK(slow.received == std::vector<std::int64_t>{0, 1, 2, 3, 4});
     for (std::size_t i = 1; i < slow.when.size(); ++i)
       CHECK(slow.when[i] - slow.when[i - 1] == ms{10});
     CHECK(slow.when.back() - began >= ms{40});

@@ -13,7 +13,7 @@ using namespace troupe::testing;
 
 namespace {
 
-struct heard {
+struct received_events {
   std::map<std::string, int> lifecycle;
   std::map<std::int32_t, std::vector<std::int64_t>> hook_steps;  // of training steps, by rank
   std::vector<std::int64_t> progress;
@@ -23,7 +23,7 @@ struct heard {
 
 class listener : public observer {
 public:
-  listener(heard& to, bool hooks) : to_(to), hooks_(hooks) {}
+  listener(received_events& to, bool hooks) : to_(to), hooks_(hooks) {}
   bool wants_hooks() const override { return hooks_; }
   void on(const observation& what) override {
     CHECK(to_.finished == 0);
@@ -40,7 +40,7 @@ public:
   }
 
 private:
-  heard& to_;
+  received_events& to_;
   const bool hooks_;
 };
 
@@ -54,7 +54,7 @@ constexpr std::int64_t steps = 5;
 
 struct run_facts {
   job_outcome outcome;
-  heard all;
+  received_events all;
   std::uint64_t full = 0;
 };
 

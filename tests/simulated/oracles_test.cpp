@@ -144,9 +144,9 @@ private:
     explicit job_of_them(std::shared_ptr<payload_job> null_payloads)
         : null_(std::move(null_payloads)) {}
     recipe_ptr recipe(payload_ground ground) const override {
-      ground.stepped = [tell = std::move(ground.stepped)](
+      ground.stepped = [report_step = std::move(ground.stepped)](
                            const learner_context& who, std::int64_t steps, std::uint64_t digest) {
-        tell(who, steps, digest + (who.rank == 1 && steps == 3 ? 1 : 0));
+        report_step(who, steps, digest + (who.rank == 1 && steps == 3 ? 1 : 0));
       };
       return null_->recipe(std::move(ground));
     }

@@ -41,8 +41,8 @@ public:
   }
   bool serve(std::function<void(link_message&&)>) override { return true; }
 
-  void hear(const link_message& m) {
-    if (resident_) resident_->hear(across(m));
+  void receive(const link_message& m) {
+    if (resident_) resident_->receive(across(m));
   }
   void release() {
     process_end end;
@@ -116,7 +116,7 @@ private:
   struct handle : rank_process {
     explicit handle(std::shared_ptr<made_up_process> h) : held(std::move(h)) {}
     ~handle() override { held->forget(); }
-    void send(link_message what) override { held->hear(what); }
+    void send(link_message what) override { held->receive(what); }
     void release(std::chrono::nanoseconds) override { held->release(); }
     std::shared_ptr<made_up_process> held;
   };
@@ -190,7 +190,7 @@ struct remote_ranks_script {
   std::shared_ptr<made_up_launcher> launcher;
 };
 
-struct heard {
+struct received_events {
   std::uint64_t progress = 0;
   std::uint64_t hooks = 0;  // and collectives
   std::uint64_t dropped = 0;
@@ -198,7 +198,7 @@ struct heard {
 
 class listener : public observer {
 public:
-  listener(heard& to, bool hooks) : to_(to), hooks_(hooks) {}
+  listener(received_events& to, bool hooks) : to_(to), hooks_(hooks) {}
   bool wants_hooks() const override { return hooks_; }
   void on(const observation& what) override {
     if (std::holds_alternative<seen::progress>(what)) ++to_.progress;
@@ -207,16 +207,16 @@ public:
   void finish(std::uint64_t dropped) override { to_.dropped = dropped; }
 
 private:
-  heard& to_;
+  received_events& to_;
   const bool hooks_;
 };
 
 // Two observers of three remote ranks: one wants hooks, one does not. `prepare` may fill the link.
-std::pair<heard, heard> watch(std::uint64_t seed,
-                              const std::function<void(remote_ranks_script&)>& prepare) {
+std::pair<received_events, received_events> watch(
+    std::uint64_t seed, const std::function<void(remote_ranks_script&)>& prepare) {
   remote_ranks_script far(seed);
   prepare(far);
-  std::pair<heard, heard> all;
+  std::pair<received_events, received_events> all;
   auto what = remote_ranks_script::integers(3);
   what.run_folder.clear();  // on a rare path a checkpoint is refused, which would fail the job
   what.observers = {[&] { return std::make_unique<listener>(all.first, true); },
@@ -293,7 +293,7 @@ TEST_CASE("observers receive the number of dropped observations of remote ranks"
   REQUIRE(whole.second.progress > 5);
 
   std::uint64_t lacking = 0;  // sum over all runs
-  const auto check = [&](const std::pair<heard, heard>& some) {
+  const auto check = [&](const std::pair<received_events, received_events>& some) {
     const auto& [both, progress] = some;
     CHECK(both.progress + both.hooks + both.dropped == whole.first.progress + whole.first.hooks);
     CHECK(progress.progress + progress.dropped == whole.second.progress);

@@ -469,8 +469,8 @@ TEST_CASE("an abandoned rank goes on: observers receive nothing more of it",
           "[simulated][restart]") {
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     INFO("seed " << seed);
-    std::vector<std::string_view> heard;
-    const auto make = [&] { return std::make_unique<hook_listener>(2, heard); };
+    std::vector<std::string_view> notified;
+    const auto make = [&] { return std::make_unique<hook_listener>(2, notified); };
     restarting_job job{{.seed = seed, .observer = make}};
     REQUIRE(job.until(1, "on_train_batch_start", 5));
     std::vector<std::shared_ptr<held_message>> orders;
@@ -480,14 +480,14 @@ TEST_CASE("an abandoned rank goes on: observers receive nothing more of it",
     REQUIRE(job.script.run_until([&] { return link->over(0); }));
     link->cut(true, false);  // the end of the link does not reach it yet
     REQUIRE(job.until(2, "on_train_batch_start", 8));
-    const auto before = heard.size();
+    const auto before = notified.size();
     job.script.release(orders.front());
     REQUIRE(job.until(2, "rewind"));
     REQUIRE(job.until(2, "on_train_batch_start", 9));
     link->cut(false, false);
     job.ends_well(2);
-    CHECK(heard.size() > before);
-    CHECK(std::ranges::count(heard, "rewind") == 0);
+    CHECK(notified.size() > before);
+    CHECK(std::ranges::count(notified, "rewind") == 0);
   }
 }
 

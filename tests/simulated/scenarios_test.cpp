@@ -84,9 +84,9 @@ TEST_CASE("exceptions on two ranks with different clocks: one is the cause, the 
     const auto& first = end.failed_with->record;
     CHECK(first.what == "rank " + std::to_string(first.rank));
     CHECK(first.step == 5);
-    std::set<std::string> told{first.what};
-    for (const auto& other : first.others) told.insert(other.what);
-    for (const auto rank : thrown) CHECK(told.contains("rank " + std::to_string(rank)));
+    std::set<std::string> reported{first.what};
+    for (const auto& other : first.others) reported.insert(other.what);
+    for (const auto rank : thrown) CHECK(reported.contains("rank " + std::to_string(rank)));
     both += static_cast<std::uint64_t>(thrown.size() == 2);
   }
   CHECK(both > 0);

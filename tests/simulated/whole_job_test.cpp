@@ -95,19 +95,19 @@ TEST_CASE("throw in any hook of any rank: it is the caller's first cause", "[sim
 }
 
 TEST_CASE("throw: on_exception runs on every rank, and teardown has no barrier", "[simulated]") {
-  std::map<std::int32_t, std::vector<std::string>> heard;
+  std::map<std::int32_t, std::vector<std::string>> handled;
   integer_options options;
   options.at_hook = [&](const learner_context& context, const hook& h) {
-    heard[context.rank].emplace_back(name(h));
+    handled[context.rank].emplace_back(name(h));
     if (context.rank == 1 && name(h) == "training_step") throw std::domain_error("disk full");
   };
   scripted_simulation script{beside(3)};
   const auto outcome = script.run(integer_job(options, 3));
   REQUIRE_FALSE(outcome.ok());
   for (std::int32_t rank = 0; rank < 3; ++rank) {
-    REQUIRE(heard[rank].size() >= 2);
-    CHECK(heard[rank].end()[-2] == "on_exception");
-    CHECK(heard[rank].end()[-1] == "teardown");
+    REQUIRE(handled[rank].size() >= 2);
+    CHECK(handled[rank].end()[-2] == "on_exception");
+    CHECK(handled[rank].end()[-1] == "teardown");
   }
 }
 

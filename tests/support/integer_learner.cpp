@@ -26,14 +26,14 @@ hook_outcome integer_learner::on(const hook& h, const closure& inner) {
   if (const auto* x = h.get_if<hooks::backward>()) backward(*x);
   if (h.is<hooks::optimizer_zero_grad>()) gradient_.assign(weights_.size(), 0);
   if (const auto* x = h.get_if<hooks::barrier>()) {
-    if (!meeting_) meeting_ = world_->barrier(x->label);
-    wait_for(meeting_);
-    meeting_ = nullptr;
+    if (!pending_) pending_ = world_->barrier(x->label);
+    wait_for(pending_);
+    pending_ = nullptr;
   }
   if (const auto* x = h.get_if<hooks::teardown>(); x && x->orderly) {
-    if (!meeting_) meeting_ = world_->barrier("teardown");
-    wait_for(meeting_);
-    meeting_ = nullptr;
+    if (!pending_) pending_ = world_->barrier("teardown");
+    wait_for(pending_);
+    pending_ = nullptr;
   }
   return {};
 }

@@ -56,7 +56,7 @@ private:
   std::vector<std::int64_t> weights_;
   std::vector<std::int64_t> gradient_;
   work_ptr reducing_;
-  work_ptr meeting_;
+  work_ptr pending_;
   loop_state resumed_;  // where this run began
   bool closure_ran_ = false;
 };

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "backends/forwarding_communicator.hpp"
+#include "backends/collective/forwarding_communicator.hpp"
 #include "tests/support/late_device.hpp"
 #include "tests/support/late_memory.hpp"
 #include "tests/support/reference_reduction.hpp"
@@ -100,8 +100,8 @@ private:
 
 class late_world final : public forwarding_communicator, public device_collectives {
 public:
-  late_world(late_meeting& meeting, const std::shared_ptr<communicator>& host)
-      : forwarding_communicator(host), meeting_(meeting), host_(host) {}
+  late_world(late_rendezvous& rendezvous, const std::shared_ptr<communicator>& host)
+      : forwarding_communicator(host), rendezvous_(rendezvous), host_(host) {}
 
   std::string_view name() const override { return "late"; }
   std::string_view memory_of() const override { return "late"; }
@@ -117,12 +117,12 @@ public:
     auto& usual = late_stream::of(c10::Stream{c10::Stream::DEFAULT, device});
     late_event ready{&usual, usual.last()};
     if (data.ready) ready = *static_cast<const late_event*>(data.ready->native());
-    const auto sum = meeting_.sum(++number_);
+    const auto sum = rendezvous_.sum(++number_);
     const auto rank = static_cast<std::size_t>(group().rank);
     sum->parts[rank] = {data, operation, ready};
     auto agreed = host_->barrier("late sum", {}, {});
     return std::make_shared<late_work>(host_, std::move(agreed), *stream_, ready,
-                                       [sum, &ran = meeting_.ran_] { sum->run(ran); });
+                                       [sum, &ran = rendezvous_.ran_] { sum->run(ran); });
   }
   work_ptr broadcast(buffer, std::int32_t, const subgroup&) override { only_sums(); }
   work_ptr all_gather(buffer, buffer, const subgroup&) override { only_sums(); }
@@ -138,17 +138,17 @@ public:
 private:
   [[noreturn]] static void only_sums() { throw std::logic_error("late: sums only"); }
 
-  late_meeting& meeting_;
+  late_rendezvous& rendezvous_;
   const std::shared_ptr<communicator> host_;
   late_stream* stream_ = nullptr;
   std::uint64_t number_ = 0;
 };
 
-std::shared_ptr<communicator> late_meeting::join(const std::shared_ptr<communicator>& host) {
+std::shared_ptr<communicator> late_rendezvous::join(const std::shared_ptr<communicator>& host) {
   return std::make_shared<late_world>(*this, host);
 }
 
-std::shared_ptr<late_sum> late_meeting::sum(std::uint64_t number) {
+std::shared_ptr<late_sum> late_rendezvous::sum(std::uint64_t number) {
   const std::lock_guard lock{mutex_};
   auto& one = sums_[number];
   if (!one) {

@@ -16,9 +16,9 @@ namespace troupe::testing {
 struct late_sum;
 
 /// What the ranks of one group share. Thread-safe.
-class late_meeting {
+class late_rendezvous {
 public:
-  explicit late_meeting(std::int32_t world) : world_(world) {}
+  explicit late_rendezvous(std::int32_t world) : world_(world) {}
 
   /// The rank's communicator. `host` carries what is in memory of the host, and the agreement of
   /// the ranks on each sum.

@@ -20,12 +20,16 @@ FENCE = re.compile(r"^[ ]{0,3}```.*?^[ ]{0,3}```[ ]*$", re.M | re.S)
 CODE_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.S)
 TEST_NAME = re.compile(r"TEST_CASE\(\s*\"(%s)\b" % "|".join(table.UNNAMED_SUBJECTS))
 CODE_LINE = re.compile(r"^(?:text|becomes) = .*$", re.M)  # of a table of mutants
+TOKEN = re.compile(r'R"(?P<d>\w*)\((?:.|\n)*?\)(?P=d)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
+                   r"|//[^\n]*|/\*(?:.|\n)*?\*/")  # a string or a comment
 QUOTED = re.compile(r'"[^"\n]*"')
 
 ITS_OWN = {"tests/tidy/words.py", "tests/tidy/tidy_self_test.py"}  # they list replaced words
 WORD = re.compile(r"\b(?:%s)\b" % "|".join(pattern for pattern, _ in table.WORDS), re.I)
 NAMES = {old.replace(" ", "_"): new for old, new in table.NAMES.items()}
 NAME = re.compile(r"(?<![A-Za-z0-9])(?:%s)(?![A-Za-z0-9])" % "|".join(NAMES))
+
+PART = re.compile(r"(?<![A-Za-z0-9])(?:%s)(?![A-Za-z0-9])" % "|".join(pattern for pattern, _ in table.PARTS))
 
 
 def blanked(text):
@@ -41,10 +45,8 @@ def markdown_prose(text):
 
 
 def comments_and_strings(text):
-    token = re.compile(r'R"(?P<d>\w*)\((?:.|\n)*?\)(?P=d)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
-                       r"|//[^\n]*|/\*(?:.|\n)*?\*/")
     out, last = [], 0
-    for m in token.finditer(text):
+    for m in TOKEN.finditer(text):
         out += [blanked(text[last:m.start()]), m[0]]
         last = m.end()
     return CODE_SPAN.sub(lambda m: blanked(m[0]), "".join(out))
@@ -58,6 +60,13 @@ def prose_of(path, text):
     if path.startswith("tests/mutants/"):
         return CODE_LINE.sub(lambda m: blanked(m[0]), text)
     return text
+
+
+def names_of(path, text):
+    """C++ without comments and strings; nothing of another file."""
+    if not path.endswith((".hpp", ".cpp", ".hpp.in", ".cpp.in")):
+        return ""
+    return TOKEN.sub(lambda m: blanked(m[0]), text)
 
 
 def folder_of(path):
@@ -75,6 +84,9 @@ def replaced(tree):
             yield folder_of(path), 0, path, text.count("\n", 0, m.start()) + 1, f"`{m[0]}`: write {instead}"
         for m in TEST_NAME.finditer(text):
             yield folder_of(path), 0, path, text.count("\n", 0, m.end()) + 1, f"`{m[1]} ...`: name the subject"
+        for m in PART.finditer(names_of(path, text)):
+            instead = next(new for pattern, new in table.PARTS if re.fullmatch(pattern, m[0]))
+            yield folder_of(path), 1, path, text.count("\n", 0, m.start()) + 1, f"a name with `{m[0]}`: write {instead}"
         for m in NAME.finditer(text):
             yield folder_of(path), 1, path, text.count("\n", 0, m.start()) + 1, f"`{m[0]}` is now {NAMES[m[0]]}"
 

@@ -31,8 +31,6 @@ UMBRELLA_SOURCES = 40
 # "rule path": "reason". Findings of the rule in that file are excused; an excuse without a finding is a finding.
 EXCUSED = {
     "layers actors/include/troupe/troupe.hpp": "everything in one header: LibTorch's part where it is there",
-    "machine_header actors/fit_machine.hpp": "its arithmetic of intervals and limits is still to be taken out",
-    "machine_header actors/supervisor_machine.hpp": "its recovery and its outgoing actions are still to be taken out",
     "width messages/include/troupe/detail/hook_types.hpp": "a table, one hook per line",
     "process_wide backends/local/fault_drills.cpp": "a drill that ends the process has to end it",
     "process_wide backends/torch/process_modes.cpp": "an option asks for it, and what was set before is restored",
@@ -133,7 +131,7 @@ def layers(tree):
                 yield Finding(path, line, f"{top(path)}/ must not see {what}")
             elif top(path) in LIBRARY and "/include/troupe/" in path and what not in tree.public.values():
                 yield Finding(path, line, f"a public header, or what it needs, must not need {what}")
-            elif top(path) == "actors" and re.match(r"backends/(?!include/|determinism/).*/", what):
+            elif top(path) == "actors" and re.match(r"backends/(?!include/|collective/|determinism/).*/", what):
                 yield Finding(path, line, f"actors see ports, never an adapter's folder: {what}")
             elif path.startswith(AS_USERS) and not what.startswith((*AS_USERS, "apps/http/")) \
                     and (what not in tree.public.values() or "/troupe/detail/" in what):
@@ -180,6 +178,13 @@ def machine_header(tree):
         if re.fullmatch(r"actors/\w+_machine\.hpp", path) and count > MACHINE_HEADER_LINES:
             yield Finding(path, MACHINE_HEADER_LINES,
                           f"{count} lines, at most {MACHINE_HEADER_LINES}: take a value out")
+
+
+def flags_in_a_row(tree):
+    for path, code in tree.code.items():
+        for m in re.finditer(r"[(,]\s*(?:const )?bool(?: \w+)?(?: = \w+)?,\s*(?:const )?bool\b", code):
+            if path.endswith(".hpp"):
+                yield Finding(path, line_of(code, m.start()), "two bools in a row: take an enum")
 
 
 def function_length(tree):
@@ -364,7 +369,8 @@ def dead_files(tree):
             yield Finding(path, 1, "no CMakeLists.txt builds it")
 
 
-RULES = [layers, torch_rooms, torch_umbrella, file_length, machine_header, function_length, width, blanks,
+RULES = [layers, torch_rooms, torch_umbrella, file_length, machine_header, flags_in_a_row,
+         function_length, width, blanks,
          sleeps, prints, environment, process_wide, devices, pure_machines, caf_rooms, names, words, places,
          headers, catch_last, top_level, dead_files, *documented_tests.RULES, *prose.RULES]
 

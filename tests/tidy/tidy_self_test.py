@@ -68,6 +68,13 @@ CASES = {
         [("actors/lane_machine.hpp", HEADER + "int a;\n" * 118),
          ("actors/lane_machine.cpp", "int a;\n" * 120),
          ("actors/lane_events.hpp", HEADER + "int a;\n" * 120)]),
+    "flags_in_a_row": (
+        [("actors/x.hpp", HEADER + "void f(bool a, bool b);\n"),
+         ("tests/x.hpp", HEADER + "void f(int a, bool b = true,\n       const bool c);\n"),
+         ("apps/x.hpp", HEADER + "void f(bool, bool);\n")],
+        [("actors/x.hpp", HEADER + "void f(bool a, int b, bool c);\nbool g(int boolean, bool b);\n"),
+         ("actors/y.hpp", HEADER + "using a = std::pair<bool, bool>;\n"),
+         ("actors/x.cpp", "const auto f = [](bool a, bool b) {};\n")]),
     "function_length": (
         [("actors/x.hpp", HEADER + LONG_BODY),
          ("actors/x.hpp", HEADER + "namespace a {\nstruct s {\n" + LONG_BODY + "};\n}\n"),
@@ -156,10 +163,12 @@ CASES = {
          ("docs/x.md", "One\nmeeting.\n"), ("docs/x.md", f"The type `{OLD_NAME}`.\n"),
          ("tests/x.hpp", HEADER + 'TEST_CASE(\n    "what is due is sent") {}\n'),
          ("docs/x.md", "Who waits for a rank polls.\n"), (".ci/run", "# nobody waits\n"),
-         (".ci/x.hpp", HEADER + f"class {OLD_NAME}_2;\n")],
+         (".ci/x.hpp", HEADER + f"class {OLD_NAME}_2;\n"),
+         ("docs/x.hpp", HEADER + "void tell_peers();\n"), ("docs/x.hpp", HEADER + "bool house_;\n")],
         [("docs/x.md", "```\ncompany\n```\n"), ("docs/x.md", "The flag `--mend` and \"the company\".\n"),
          ("docs/x.md", "An observer stands behind a queue.\n"), ("docs/x.md", "What accompanies it.\n"),
-         ("docs/x.hpp", HEADER + "int mend = company;\n")]),
+         ("docs/x.hpp", HEADER + "int mender = company;\n"),
+         ("docs/x.hpp", HEADER + "int retell, tensorboard;\n")]),
     "sentences": (
         [("docs/x.md", "a " * 41 + "\n"), ("docs/x.md", "- " + "a\n  " * 41 + "\n"),
          ("docs/x.md", "| a | " + "b " * 41 + "|\n"), ("docs/x.md", "## " + "a " * 41 + "\n"),
@@ -231,6 +240,8 @@ class Rules(unittest.TestCase):
     def test_a_replacement_is_not_itself_replaced(self):
         for _, instead in words.WORDS:
             self.assertIsNone(prose.WORD.search(instead), instead)
+        for _, instead in words.PARTS:
+            self.assertIsNone(prose.PART.search(instead), instead)
         for old, new in prose.NAMES.items():
             self.assertIsNone(prose.NAME.search(new), f"{old} -> {new}")
 

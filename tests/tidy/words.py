@@ -78,6 +78,20 @@ NAMES = {
     "world options": "simulation_options",
 }
 
+# Words of which names in code are made, between underscores, and what to write instead.
+PARTS = [
+    (r"tells?|telling|told", "send, report, or reply"),
+    (r"hears?|heard|hearing|unheard", "receive, or on_MESSAGE"),
+    (r"mend(?:s|ed)?", "fix"),
+    (r"house", "table, or process"),
+    (r"boards?", "table, or page"),
+    (r"meetings?", "rendezvous"),
+    (r"seal(?:s|ed)?", "trailer, or checksum"),
+    (r"passengers?", "waiters"),
+    (r"surroundings", "context, or services"),
+    (r"farewells?|goodbyes?", "shutdown, or bye"),
+]
+
 # folder: (words in prose, names in code) that stay there: names of flags and fields that others rely on, and of older
 # cases. `python3 -B tests/tidy/prose.py ROOT` prints the table as it is now.
 LEFT = {

@@ -73,7 +73,7 @@ private:
 
   void visit(const checkpoint_state& now) {
     auto late = now;
-    late.hear_late_words();
+    late.receive_late();
     if (!holds(late)) return;
     if (options_.crashes && crashed_.insert(now.crash_digest()).second)
       crash(now, 256,
@@ -109,7 +109,7 @@ private:
     for (std::size_t calls = 0; !all_done && !report_.violation; ++calls) {
       auto disk = now.disk();
       all_done = !operation || disk.perform_part(*operation, calls);
-      const auto where = operation ? fmt::format(" behind {} calls of what is in flight", calls)
+      const auto where = operation ? fmt::format(" after {} calls of what is in flight", calls)
                                    : std::string{" while nothing is in flight"};
       stable_hasher lost;
       const bool drawn = disk.pending() >= 64 || std::uint64_t{1} << disk.pending() > subsets;

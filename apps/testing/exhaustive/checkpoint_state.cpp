@@ -54,7 +54,7 @@ checkpoint_state::checkpoint_state(const checkpoint_search& options, std::int64_
     if (step > 0 && step <= resumed) kept_.push_back(step);
   }
   note(std::move(how));
-  tell(begin{});
+  feed(begin{});
 }
 
 // --- the machine and its world -------------------------------------------------------------------
@@ -71,7 +71,7 @@ std::string checkpoint_state::way() const {
   return text + "  then: " + machine.str();
 }
 
-void checkpoint_state::tell(const event& what) {
+void checkpoint_state::feed(const event& what) {
   try {
     for (const auto& a : machine_.on(what)) take(a);
   } catch (const std::exception& e) {
@@ -84,7 +84,7 @@ void checkpoint_state::take(const action& a) {
     const auto found = std::ranges::find(held_, x->ticket, &held_snapshot::ticket);
     if (found == held_.end()) return object("a snapshot is opened that was let go");
     open_ = found->of;
-    tell(opened{{data_file, commit_file}, {}});
+    feed(opened{{data_file, commit_file}, {}});
   } else if (const auto* x = std::get_if<store>(&a)) {
     if (in_flight_) object("two operations are in flight");
     in_flight_ = *x;
@@ -142,7 +142,7 @@ void checkpoint_state::written(const checkpointing::written& what) {
   for (const auto step : kept_) should.push_back(checkpoint_folder_name(step));
   if (resumed_ == 0 && found_) return;  // a new run keeps checkpoints that it finds
   if (there != should)
-    object(fmt::format("behind step {} there are {} checkpoints, and {} are to be kept", what.step,
+    object(fmt::format("after step {} there are {} checkpoints, and {} are to be kept", what.step,
                        there.size(), should.size()));
   if (const auto best = *std::ranges::min_element(kept_, {}, monitor_of);
       what.best != fmt::format("{}/{}", checkpoints_path, checkpoint_folder_name(best)))
@@ -192,12 +192,12 @@ void checkpoint_state::make(checkpoint_move what) {
       if (offered_ < last_) late_ = {run_, generation_, offered_ + 1};
       ++generation_;
       offered_ = committed_;
-      note(fmt::format("generation {} begins behind step {}", generation_, committed_));
+      note(fmt::format("generation {} begins after step {}", generation_, committed_));
       break;
     case checkpoint_move::flush:
       flushing_ = true;
       note("flush");
-      tell(flush{});
+      feed(flush{});
       break;
     case checkpoint_move::answer: answer(kind::none); break;
     case checkpoint_move::refuse: answer(kind::error); break;
@@ -209,7 +209,7 @@ void checkpoint_state::make(checkpoint_move what) {
 void checkpoint_state::offer(const checkpoint_origin& of) {
   held_.push_back({++tickets_, of});
   note(to_string(of) + " is offered");
-  tell(checkpointing::offered{tickets_, of.step, generation_id{of.generation}, of.step == last_,
+  feed(checkpointing::offered{tickets_, of.step, generation_id{of.generation}, of.step == last_,
                               true, monitor_of(of.step)});
 }
 
@@ -217,7 +217,7 @@ void checkpoint_state::commit() {
   ++committed_;
   by_.push_back(generation_);
   note(fmt::format("step {} is committed", committed_));
-  tell(checkpointing::committed{generation_id{generation_}, committed_});
+  feed(checkpointing::committed{generation_id{generation_}, committed_});
 }
 
 void checkpoint_state::answer(kind fault) {
@@ -240,7 +240,7 @@ void checkpoint_state::answer(kind fault) {
     e.has_monitor = of.has_value();
     if (of) e.monitor = monitor_of(of->step);
   }
-  tell(e);
+  feed(e);
 }
 
 // --- what must hold ------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ void checkpoint_state::check_rest() {
     if (is_committed(h.of)) object(to_string(h.of) + " waits, and no operation is in progress");
 }
 
-void checkpoint_state::hear_late_words() {
+void checkpoint_state::receive_late() {
   const auto before = machine_;
   const auto ignored = [&](const event& what, const char* name,
                            const std::vector<action>& answer = {}) {

@@ -33,7 +33,7 @@ public:
   void moves(std::vector<checkpoint_move>& to) const;
   void make(checkpoint_move what);
   /// Checks that late messages change nothing.
-  void hear_late_words();
+  void receive_late();
   /// Checks a state without further moves.
   void check_end();
   /// Checks the disk that a crash left; sets `wrong`.
@@ -67,7 +67,7 @@ private:
     if (wrong_.empty()) wrong_ = std::move(what);
   }
   void note(std::string text);
-  void tell(const checkpointing::event& what);
+  void feed(const checkpointing::event& what);
   void take(const checkpointing::action& a);
   void offer(const checkpoint_origin& of);
   void commit();

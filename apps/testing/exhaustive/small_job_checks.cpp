@@ -78,8 +78,8 @@ std::string small_job_space::check_end(const small_job_state& s) const {
   if (!stopped && end.loop.steps != options_.steps)
     return fmt::format("the job finished after {} of {} steps", end.loop.steps, options_.steps);
   // A failure that the result does not need is still reported.
-  const bool heard = end.survivors.empty() && !had(small_fault::loses);
-  if (had(small_fault::throws) && heard && end.late.empty() && end.generations.size() < 2)
+  const bool answered = end.survivors.empty() && !had(small_fault::loses);
+  if (had(small_fault::throws) && answered && end.late.empty() && end.generations.size() < 2)
     return "a hook threw, and the caller got no report";
   return {};
 }
@@ -122,10 +122,10 @@ std::string small_job_space::check_first_cause(const small_job_state& s) const {
   const auto thrown = [](const failure& f) { return f.type == injected_type; };
   const bool only_throws =
       std::ranges::all_of(faults, [](const auto& f) { return f.first == small_fault::throws; });
-  const auto told = std::ranges::count_if(first.others, thrown) + (thrown(first) ? 1 : 0) +
-                    std::ranges::count_if(end.late, thrown) + count_in_earlier(end, thrown);
-  if (only_throws && told < static_cast<std::ptrdiff_t>(faults.size()))
-    return fmt::format("{} hooks threw, and only {} are reported", faults.size(), told);
+  const auto reported = std::ranges::count_if(first.others, thrown) + (thrown(first) ? 1 : 0) +
+                        std::ranges::count_if(end.late, thrown) + count_in_earlier(end, thrown);
+  if (only_throws && reported < static_cast<std::ptrdiff_t>(faults.size()))
+    return fmt::format("{} hooks threw, and only {} are reported", faults.size(), reported);
   if (faults.size() > 1) return {};
   const auto [what, rank] = faults.front();
   const auto expect = [&](std::string_view type, bool of_rank) -> std::string {
@@ -187,10 +187,10 @@ std::string small_job_space::describe_move(const small_job_state& before,
       "vanishes"};
   std::string text;
   switch (move.kind) {
-    case move_kind::supervisor_hears:
+    case move_kind::supervisor_receives:
       text = fmt::format("supervisor  gets from rank {}: {}", r, head(mail_of(r)));
       break;
-    case move_kind::rank_hears:
+    case move_kind::rank_receives:
       text = fmt::format("rank {}      gets: {}", r, head(inbox_of(r)));
       break;
     case move_kind::rank_does: text = fmt::format("rank {}      {}", r, done.at(move.what)); break;

@@ -16,7 +16,7 @@ small_job_state small_job_space::start() {
   const auto begun = tables_.begun_supervisor();
   s[0] = begun.next;
   for (const auto& [rank, part] : begun.started) s[side_of(rank)] = part;
-  for (const auto& [rank, order] : begun.told)
+  for (const auto& [rank, order] : begun.sent)
     s[inbox_of(rank)] = tables_.longer(s[inbox_of(rank)], order);
   return s;
 }
@@ -28,7 +28,7 @@ void small_job_space::moves(const small_job_state& s, std::vector<small_job_move
   if (ended(s)) return;
   for (std::int32_t r = 0; r < options_.ranks; ++r) {
     if (s[mail_of(r)] != 0)
-      out.push_back({move_kind::supervisor_hears, static_cast<std::uint8_t>(r)});
+      out.push_back({move_kind::supervisor_receives, static_cast<std::uint8_t>(r)});
     rank_moves_of(s, r, out);
   }
   if (out.empty()) late_moves(s, out);
@@ -36,7 +36,7 @@ void small_job_space::moves(const small_job_state& s, std::vector<small_job_move
   if (options_.reduce && out.size() > 1) keep_one_rank(s, out) || keep_supervisor(s, out);
 }
 
-bool small_job_space::meeting_complete(const small_job_state& s, std::int32_t r) const {
+bool small_job_space::collective_complete(const small_job_state& s, std::int32_t r) const {
   const auto mine = tables_.rank(s[side_of(r)]).rendezvous_kinds;
   const auto generation = tables_.rank(s[side_of(r)]).generation;
   for (std::int32_t q = 0; q < options_.ranks; ++q) {
@@ -54,7 +54,7 @@ void small_job_space::rank_moves_of(const small_job_state& s, std::int32_t r,
   const auto may = [&](rank_move what) {
     out.push_back({move_kind::rank_does, rank, static_cast<std::uint8_t>(what)});
   };
-  if (s[inbox_of(r)] != 0) out.push_back({move_kind::rank_hears, rank});
+  if (s[inbox_of(r)] != 0) out.push_back({move_kind::rank_receives, rank});
   if (facts.opening) may(rank_move::opens);
   switch (facts.stage) {
     case lane_stage::idle:
@@ -69,12 +69,12 @@ void small_job_space::rank_moves_of(const small_job_state& s, std::int32_t r,
       if (facts.attention) may(rank_move::attends);
       break;
     case lane_stage::waits:  // a complete collective stays complete: an abort is too late for it
-      if (meeting_complete(s, r))
+      if (collective_complete(s, r))
         may(rank_move::passes);
       else if (aborted(s))
         may(rank_move::follows);
       break;
-    case lane_stage::behind: may(rank_move::answers); break;
+    case lane_stage::after: may(rank_move::answers); break;
   }
 }
 
@@ -104,7 +104,7 @@ void small_job_space::fault_moves(const small_job_state& s,
     if (what == small_fault::early_deadline && tables_.supervisor(s[0]).waits) may(0);
     for (std::int32_t r = 0; r < options_.ranks; ++r) {
       const auto& facts = tables_.rank(s[side_of(r)]);
-      const bool works = facts.stage == lane_stage::before || facts.stage == lane_stage::behind;
+      const bool works = facts.stage == lane_stage::before || facts.stage == lane_stage::after;
       if (what == small_fault::throws && works) may(r);
       if ((what == small_fault::vanishes || what == small_fault::leaves) && !facts.gone) may(r);
       if (what != small_fault::loses && what != small_fault::repeats) continue;
@@ -120,9 +120,9 @@ bool small_job_space::lane_is_its_own(const small_job_state& s, std::int32_t r) 
   const auto& facts = tables_.rank(s[side_of(r)]);
   switch (facts.stage) {
     case lane_stage::idle:
-    case lane_stage::behind: return true;
+    case lane_stage::after: return true;
     case lane_stage::before: return !facts.meets || aborted(s);
-    case lane_stage::waits: return meeting_complete(s, r) || aborted(s);
+    case lane_stage::waits: return collective_complete(s, r) || aborted(s);
   }
   return false;
 }
@@ -131,15 +131,14 @@ bool small_job_space::keep_one_rank(const small_job_state& s, std::vector<small_
   for (std::int32_t r = 0; r < options_.ranks; ++r) {
     if (s[inbox_of(r)] == 0 || tables_.rank(s[side_of(r)]).gone || !lane_is_its_own(s, r)) continue;
     const auto is_its = [&](const small_job_move& m) {
-      return m.kind != move_kind::supervisor_hears && m.rank == r;
+      return m.kind != move_kind::supervisor_receives && m.rank == r;
     };
     const auto steps = tables_.rank(s[side_of(r)]).steps;
     const auto is_seen = [&](const small_job_move& m) {
       if (!is_its(m)) return false;
-      const auto& outcome =
-          m.kind == move_kind::rank_hears
-              ? tables_.rank_after_hearing(s[side_of(r)], tables_.head(s[inbox_of(r)]))
-              : tables_.after(s[side_of(r)], static_cast<rank_move>(m.what));
+      const auto& outcome = m.kind == move_kind::rank_receives
+                                ? tables_.rank_after(s[side_of(r)], tables_.head(s[inbox_of(r)]))
+                                : tables_.after(s[side_of(r)], static_cast<rank_move>(m.what));
       return (outcome.aborts && !aborted(s)) || tables_.rank(outcome.next).steps != steps;
     };
     if (std::ranges::any_of(out, is_seen)) continue;
@@ -167,7 +166,8 @@ bool small_job_space::keep_supervisor(const small_job_state& s,
     any = true;
   }
   if (!any) return false;
-  std::erase_if(out, [](const small_job_move& m) { return m.kind != move_kind::supervisor_hears; });
+  std::erase_if(out,
+                [](const small_job_move& m) { return m.kind != move_kind::supervisor_receives; });
   return true;
 }
 
@@ -243,13 +243,13 @@ std::string small_job_space::make(small_job_state& s, const small_job_move& move
                                            move.what == static_cast<int>(rank_move::peers_missing));
   if (late && !may_be_late(s)) return "nothing was lost, but it goes on only by a deadline";
   switch (move.kind) {
-    case move_kind::supervisor_hears: {
+    case move_kind::supervisor_receives: {
       const auto event = tables_.head(s[mail_of(r)]);
       s[mail_of(r)] = tables_.rest(s[mail_of(r)]);
       wrong = supervise(s, event);
       break;
     }
-    case move_kind::rank_hears: wrong = hear_order(s, r, true); break;
+    case move_kind::rank_receives: wrong = receive_order(s, r, true); break;
     case move_kind::rank_does:
       wrong = take(s, r, tables_.after(s[side_of(r)], static_cast<rank_move>(move.what)));
       break;
@@ -259,16 +259,16 @@ std::string small_job_space::make(small_job_state& s, const small_job_move& move
   return wrong.empty() ? check_state(s) : wrong;
 }
 
-std::string small_job_space::hear_order(small_job_state& s, std::int32_t r, bool pops) {
+std::string small_job_space::receive_order(small_job_state& s, std::int32_t r, bool pops) {
   const auto order = tables_.head(s[inbox_of(r)]);
   if (pops) s[inbox_of(r)] = tables_.rest(s[inbox_of(r)]);
-  return take(s, r, tables_.rank_after_hearing(s[side_of(r)], order));
+  return take(s, r, tables_.rank_after(s[side_of(r)], order));
 }
 
 std::string small_job_space::take(small_job_state& s, std::int32_t r, const rank_outcome& out) {
   if (!out.broken.empty()) return fmt::format("rank {}: {}", r, out.broken);
   s[side_of(r)] = out.next;
-  for (const auto message : out.told) s[mail_of(r)] = tables_.longer(s[mail_of(r)], message);
+  for (const auto message : out.sent) s[mail_of(r)] = tables_.longer(s[mail_of(r)], message);
   if (out.aborts) abort(s, r);
   if (tables_.rank(out.next).gone) s[inbox_of(r)] = 0;
   return {};
@@ -308,7 +308,7 @@ std::string small_job_space::form(small_job_state& s, const supervisor_outcome& 
 
 std::string small_job_space::supervise(small_job_state& s, message_number event) {
   const auto former = tables_.supervisor(s[0]).committed;
-  const auto out = tables_.after_hearing(s[0], event);
+  const auto out = tables_.supervisor_after(s[0], event);
   if (!out.broken.empty()) return "supervisor: " + out.broken;
   for (const auto rank : out.abandoned)
     if (!tables_.rank(s[side_of(rank)]).gone) {
@@ -318,7 +318,7 @@ std::string small_job_space::supervise(small_job_state& s, message_number event)
   s[0] = out.next;
   if (out.formed)
     if (auto wrong = form(s, out); !wrong.empty()) return wrong;
-  for (const auto& [rank, order] : out.told)
+  for (const auto& [rank, order] : out.sent)
     if (!tables_.rank(s[side_of(rank)]).gone)
       s[inbox_of(rank)] = tables_.longer(s[inbox_of(rank)], order);
   if (out.committed != undefined) {
@@ -396,7 +396,7 @@ std::string small_job_space::do_fault(small_job_state& s, const small_job_move& 
     case small_fault::early_deadline: return supervise(s, tables_.supervisor(s[0]).deadline);
     case small_fault::loses: queue = tables_.rest(queue); return {};
     case small_fault::repeats:
-      return move.to_supervisor ? supervise(s, tables_.head(queue)) : hear_order(s, r, false);
+      return move.to_supervisor ? supervise(s, tables_.head(queue)) : receive_order(s, r, false);
   }
   return {};
 }

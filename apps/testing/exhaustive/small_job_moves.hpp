@@ -25,11 +25,11 @@
 namespace troupe::testing {
 
 enum class move_kind : std::uint8_t {
-  supervisor_hears,  ///< the first message of a rank
-  rank_hears,        ///< the supervisor's first message to it
-  rank_does,         ///< see rank_move
-  deadline,          ///< the supervisor's, when nothing else can happen
-  fault,             ///< see small_fault
+  supervisor_receives,  ///< the first message of a rank
+  rank_receives,        ///< the supervisor's first message to it
+  rank_does,            ///< see rank_move
+  deadline,             ///< the supervisor's, when nothing else can happen
+  fault,                ///< see small_fault
 };
 struct small_job_move {
   move_kind kind = move_kind::deadline;
@@ -89,7 +89,7 @@ private:
                   const std::vector<std::pair<small_fault, std::int32_t>>& all) const;
   bool may_be_late(const small_job_state& s) const;
   bool gave_up_early(const small_job_state& s) const;
-  bool meeting_complete(const small_job_state& s, std::int32_t r) const;
+  bool collective_complete(const small_job_state& s, std::int32_t r) const;
 
   void rank_moves_of(const small_job_state& s, std::int32_t r,
                      std::vector<small_job_move>& out) const;
@@ -104,7 +104,7 @@ private:
   void abort(small_job_state& s, std::int32_t r) const;
   std::string form(small_job_state& s, const supervisor_outcome& out) const;
   std::string take(small_job_state& s, std::int32_t r, const rank_outcome& out);
-  std::string hear_order(small_job_state& s, std::int32_t r, bool pops);
+  std::string receive_order(small_job_state& s, std::int32_t r, bool pops);
   std::string do_fault(small_job_state& s, const small_job_move& move);
   std::string check_state(const small_job_state& s) const;
   std::string check_first_cause(const small_job_state& s) const;

@@ -68,7 +68,7 @@ struct supervisor_history {
     }
     // A search has no old deadlines, so a number says only whether one is armed.
     machine.deadline_ = deadline = deadline != 0 ? 1 : 0;
-    for (auto& generation : machine.ended_)
+    for (auto& generation : machine.recovery_.ended_)
       if (generation.ended_by) generation.ended_by = cause(*generation.ended_by);
     // The ids of failures are only compared. Those of a generation have fewer than a hundred.
     if (failures.before_ > 0) failures.before_ = 100;
@@ -83,11 +83,11 @@ namespace troupe::testing {
 
 namespace {
 
-supervision::event as_event(const ranks::report& told) {
-  return std::visit([](const auto& x) -> supervision::event { return x; }, told);
+supervision::event as_event(const ranks::report& report) {
+  return std::visit([](const auto& x) -> supervision::event { return x; }, report);
 }
 
-bool is_meeting(const hook& h) {
+bool is_collective(const hook& h) {
   if (const auto* down = h.get_if<hooks::teardown>()) return down->orderly;
   return h.is<hooks::barrier>() || h.is<hooks::optimizer_step>() || h.is<hooks::restore_state>();
 }
@@ -95,7 +95,7 @@ bool is_meeting(const hook& h) {
 }  // namespace
 
 bool rank_part::meets() const {
-  return run && !alone && std::ranges::any_of(run->hooks, is_meeting);
+  return run && !alone && std::ranges::any_of(run->hooks, is_collective);
 }
 
 rank_effects rank_part::feed(const ranks::event& what) {
@@ -112,10 +112,10 @@ rank_effects rank_part::feed(const ranks::event& what) {
       if (run) out.broken = "it gave its lane a run while one is in flight";
       run = std::move(given->run);
       stage = lane_stage::before;
-    } else if (const auto* told = std::get_if<ranks::report>(&a)) {
-      if (const auto* closed = std::get_if<closed_generation>(told)) held = closed->held.number;
-      if (auto wrong = wrong_state(*told); !wrong.empty()) out.broken = std::move(wrong);
-      out.told.push_back(as_event(*told));
+    } else if (const auto* report = std::get_if<ranks::report>(&a)) {
+      if (const auto* closed = std::get_if<closed_generation>(report)) held = closed->held.number;
+      if (auto wrong = wrong_state(*report); !wrong.empty()) out.broken = std::move(wrong);
+      out.sent.push_back(as_event(*report));
     } else if (const auto* attend = std::get_if<ranks::attend>(&a)) {
       attention = attend->generation_closed;
     } else if (const auto* open = std::get_if<ranks::open>(&a)) {
@@ -132,7 +132,7 @@ rank_effects rank_part::feed(const ranks::event& what) {
       lane_ends = true;
     } else if (std::holds_alternative<ranks::end>(a)) {
       auto left = vanish("");
-      out.told.push_back(std::move(left.told.front()));
+      out.sent.push_back(std::move(left.sent.front()));
       out.aborts = true;
     }
   }
@@ -140,21 +140,21 @@ rank_effects rank_part::feed(const ranks::event& what) {
 }
 
 // What it says of its state must be so.
-std::string rank_part::wrong_state(const ranks::report& told) const {
+std::string rank_part::wrong_state(const ranks::report& report) const {
   const auto says = [&](std::int64_t steps, const std::string& digest) -> std::string {
     if (applied == steps && (digest.empty() || digest == std::to_string(applied))) return {};
     return fmt::format("it says that it holds {} steps (digest {}), but {} are applied", steps,
                        digest.empty() ? "none" : digest, applied);
   };
-  if (const auto* m = std::get_if<prepared>(&told)) return says(m->at.step.value(), m->digest);
-  if (const auto* m = std::get_if<step_done>(&told)) return says(m->at.step.value(), {});
-  if (const auto* m = std::get_if<rank_finished>(&told)) return says(m->loop.steps, {});
-  if (const auto* m = std::get_if<closed_generation>(&told); m && m->held.number > 0)
+  if (const auto* m = std::get_if<prepared>(&report)) return says(m->at.step.value(), m->digest);
+  if (const auto* m = std::get_if<step_done>(&report)) return says(m->at.step.value(), {});
+  if (const auto* m = std::get_if<rank_finished>(&report)) return says(m->loop.steps, {});
+  if (const auto* m = std::get_if<closed_generation>(&report); m && m->held.number > 0)
     return says(m->held.loop.steps, m->digest);
   return {};
 }
 
-rank_effects rank_part::hear(const supervision::order& what) {
+rank_effects rank_part::receive(const supervision::order& what) {
   return std::visit([this](const auto& m) { return feed(m); }, what);
 }
 
@@ -168,7 +168,7 @@ void rank_part::arrive() {
   stage = lane_stage::waits;
 }
 
-void rank_part::pass() { stage = lane_stage::behind; }
+void rank_part::pass() { stage = lane_stage::after; }
 
 rank_effects rank_part::answer(std::int64_t step_batches) {
   ranks::answered out;
@@ -214,7 +214,7 @@ std::string rank_part::handle(const hook& what, hook_outcome& outcome) {
 bool rank_part::is_applied_before_last_hook() const {
   for (std::size_t i = 0; i < run->hooks.size(); ++i)
     if (const auto* step = run->hooks[i].get_if<hooks::optimizer_step>())
-      return stage == lane_stage::behind && i + 1 + step->closure < run->hooks.size();
+      return stage == lane_stage::after && i + 1 + step->closure < run->hooks.size();
   return false;
 }
 
@@ -223,7 +223,7 @@ rank_effects rank_part::throws() {
   ranks::answered out;
   out.at = run->at;
   out.outcome.word = run_verdict::failed;
-  out.what = injected_throw(*run, stage == lane_stage::behind);
+  out.what = injected_throw(*run, stage == lane_stage::after);
   if (is_applied_before_last_hook()) {
     out.handled = static_cast<std::uint32_t>(run->hooks.size() - 1);
     out.outcome.samples = 1;
@@ -264,7 +264,7 @@ rank_effects rank_part::vanish(const std::string& why) {
   run.reset();
   stage = lane_stage::idle;
   rank_effects out;
-  out.told.push_back(supervision::rank_down{rank, why, machine.mine().incarnation});
+  out.sent.push_back(supervision::rank_down{rank, why, machine.mine().incarnation});
   return out;
 }
 
@@ -287,11 +287,11 @@ std::uint64_t rank_part::digest() const {
   return hash.digest();
 }
 
-failure injected_throw(const hook_run& run, bool behind_meeting) {
+failure injected_throw(const hook_run& run, bool after_collective) {
   failure what;
   what.type = injected_type;
   what.what = "disk full";
-  what.hook = name(behind_meeting ? run.hooks.back() : run.hooks.front());
+  what.hook = name(after_collective ? run.hooks.back() : run.hooks.front());
   return what;
 }
 
@@ -307,11 +307,11 @@ failure peers_missing() { return make_failure(failure_kind::deadline, "peers are
 
 // --- the supervisor ------------------------------------------------------------------------------
 
-supervisor_effects supervisor_part::hear(const supervision::event& what) {
+supervisor_effects supervisor_part::receive(const supervision::event& what) {
   supervisor_effects out;
   if (std::holds_alternative<deadline_passed>(what)) deadline = 0;
   try {
-    hear(what, out);
+    receive(what, out);
   } catch (...) {
     out.broken = "the machine threw " + render(describe(std::current_exception()));
   }
@@ -319,10 +319,10 @@ supervisor_effects supervisor_part::hear(const supervision::event& what) {
   return out;
 }
 
-void supervisor_part::hear(const supervision::event& what, supervisor_effects& out) {
+void supervisor_part::receive(const supervision::event& what, supervisor_effects& out) {
   for (const auto& a : machine.on(what)) {
-    if (const auto* tell = std::get_if<supervision::tell>(&a)) {
-      out.told.emplace_back(tell->rank, tell->what);
+    if (const auto* message = std::get_if<supervision::send>(&a)) {
+      out.sent.emplace_back(message->rank, message->what);
     } else if (const auto* kill = std::get_if<supervision::abandon>(&a)) {
       out.abandoned.push_back(kill->rank);
     } else if (const auto* start = std::get_if<supervision::start_rank>(&a)) {
@@ -332,9 +332,9 @@ void supervisor_part::hear(const supervision::event& what, supervisor_effects& o
     } else if (const auto* commit = std::get_if<supervision::commit>(&a)) {
       out.committed = commit->steps;
     } else if (std::holds_alternative<supervision::flush_checkpointer>(a)) {
-      hear(supervision::checkpointer_done{}, out);
+      receive(supervision::checkpointer_done{}, out);
     } else if (std::holds_alternative<supervision::flush_observers>(a)) {
-      hear(supervision::observers_done{}, out);
+      receive(supervision::observers_done{}, out);
     } else if (const auto* complete = std::get_if<supervision::complete>(&a)) {
       if (end) out.broken = "the job was completed twice";
       end = *complete;

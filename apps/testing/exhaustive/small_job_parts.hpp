@@ -14,7 +14,7 @@ namespace troupe::testing {
 
 /// The effects of an event on the outside of a rank.
 struct rank_effects {
-  std::vector<supervision::event> told;  ///< to the supervisor, in order
+  std::vector<supervision::event> sent;  ///< to the supervisor, in order
   bool aborts = false;                   ///< the generation's communicator
   std::string broken;                    ///< what its machine threw
 };
@@ -24,7 +24,7 @@ struct rank_effects {
 /// and after it. The state of its learner is the number of steps that were applied to it, and the
 /// digest of that state is the number in words.
 struct rank_part {
-  enum class lane_stage : std::uint8_t { idle, before, waits, behind };
+  enum class lane_stage : std::uint8_t { idle, before, waits, after };
 
   rank_machine machine;
   std::int32_t rank = 0;
@@ -43,7 +43,7 @@ struct rank_part {
   bool meets() const;  ///< the run in flight has a collective
   std::int64_t steps() const { return machine.fit().loop().steps; }
 
-  rank_effects hear(const supervision::order& what);
+  rank_effects receive(const supervision::order& what);
   rank_effects communicator_open();
   void arrive();
   void pass();
@@ -61,21 +61,21 @@ struct rank_part {
 
 private:
   rank_effects feed(const ranks::event& what);
-  std::string wrong_state(const ranks::report& told) const;
+  std::string wrong_state(const ranks::report& report) const;
   std::string handle(const hook& what, hook_outcome& outcome);
   bool is_applied_before_last_hook() const;
 };
 
 /// The type of the exception that an injected fault throws in a hook.
 inline constexpr const char* injected_type = "std::domain_error";
-failure injected_throw(const hook_run& run, bool behind_meeting);
+failure injected_throw(const hook_run& run, bool after_collective);
 failure closed_under_it();
 failure peers_missing();
 
 /// The effects of an event on the outside of the supervisor.
 struct supervisor_effects {
   std::vector<std::pair<std::int32_t, incarnation_id>> started;  ///< after `abandoned`
-  std::vector<std::pair<std::int32_t, supervision::order>> told;
+  std::vector<std::pair<std::int32_t, supervision::order>> sent;
   std::vector<std::int32_t> abandoned;
   std::optional<std::int64_t> committed;
   std::string broken;
@@ -89,7 +89,7 @@ struct supervisor_part {
   std::uint64_t deadline = 0;  ///< 0: none is armed
   std::optional<supervision::complete> end = {};
 
-  supervisor_effects hear(const supervision::event& what);
+  supervisor_effects receive(const supervision::event& what);
   /// Whether a deadline would change something if it passed.
   bool waits() const;
 
@@ -97,7 +97,7 @@ struct supervisor_part {
   std::uint64_t digest() const;
 
 private:
-  void hear(const supervision::event& what, supervisor_effects& out);
+  void receive(const supervision::event& what, supervisor_effects& out);
 };
 
 /// The whole content of a message on one line: equal texts are equal messages.

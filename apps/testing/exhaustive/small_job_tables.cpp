@@ -58,7 +58,7 @@ supervisor_outcome small_job_tables::begun_supervisor() {
   supervisor_part part{supervisor_machine{the_job, options_.ranks, derive({}), rules}};
   supervision::begin begin;
   for (std::int32_t r = 0; r < options_.ranks; ++r) begin.incarnations.push_back(incarnation_of(r));
-  const auto effects = part.hear(begin);
+  const auto effects = part.receive(begin);
   const auto& out = supervisor_outcomes_[keep(std::move(part), effects)];
   for (std::size_t p = 0; p < symmetry_.size(); ++p) link(out, p, out);
   return out;
@@ -172,7 +172,7 @@ queue_number small_job_tables::longer(queue_number q, message_number last) {
 
 std::uint32_t small_job_tables::keep(rank_part part, rank_effects effects) {
   rank_outcome out;
-  for (const auto& m : effects.told) out.told.push_back(number_of(m));
+  for (const auto& m : effects.sent) out.sent.push_back(number_of(m));
   out.aborts = effects.aborts;
   out.broken = std::move(effects.broken);
   out.next = number_of(std::move(part));
@@ -182,8 +182,8 @@ std::uint32_t small_job_tables::keep(rank_part part, rank_effects effects) {
 
 std::uint32_t small_job_tables::keep(supervisor_part part, const supervisor_effects& effects) {
   supervisor_outcome out;
-  for (const auto& [rank, order] : effects.told) out.told.emplace_back(rank, number_of(order));
-  for (const auto& [rank, order] : effects.told)
+  for (const auto& [rank, order] : effects.sent) out.sent.emplace_back(rank, number_of(order));
+  for (const auto& [rank, order] : effects.sent)
     if (const auto* form = std::get_if<form_generation>(&order))
       out.formed = std::make_shared<const form_generation>(*form);
   for (const auto& [rank, incarnation] : effects.started)
@@ -220,21 +220,21 @@ std::uint32_t small_job_tables::move(part_number n, rank_move what) {
 
 std::uint32_t small_job_tables::order(part_number n, message_number order) {
   const auto key = key_of(n, order);
-  if (const auto known = rank_hears_.find(key)) return *known;
+  if (const auto known = rank_receives_.find(key)) return *known;
   auto part = ranks_[n];
-  auto effects = part.hear(*orders_[order]);
+  auto effects = part.receive(*orders_[order]);
   const auto number = keep(std::move(part), std::move(effects));
-  rank_hears_.add(key, number);
+  rank_receives_.add(key, number);
   return number;
 }
 
 std::uint32_t small_job_tables::supervise(part_number n, message_number event) {
   const auto key = key_of(n, event);
-  if (const auto known = supervisor_hears_.find(key)) return *known;
+  if (const auto known = supervisor_receives_.find(key)) return *known;
   auto part = supervisors_[n];
-  const auto effects = part.hear(*events_[event]);
+  const auto effects = part.receive(*events_[event]);
   const auto number = keep(std::move(part), effects);
-  supervisor_hears_.add(key, number);
+  supervisor_receives_.add(key, number);
   return number;
 }
 
@@ -248,8 +248,8 @@ const rank_outcome& small_job_tables::after(part_number n, rank_move what) {
   return rank_outcomes_[outcomes.front()];
 }
 
-const rank_outcome& small_job_tables::rank_after_hearing(part_number n, message_number what) {
-  if (const auto known = rank_hears_.find(key_of(n, what))) return rank_outcomes_[*known];
+const rank_outcome& small_job_tables::rank_after(part_number n, message_number what) {
+  if (const auto known = rank_receives_.find(key_of(n, what))) return rank_outcomes_[*known];
   std::vector<std::uint32_t> outcomes;
   for (std::size_t p = 0; p < symmetry_.size(); ++p)
     outcomes.push_back(order(rank_image(n, p), message_images_.at(what, p)));
@@ -257,8 +257,8 @@ const rank_outcome& small_job_tables::rank_after_hearing(part_number n, message_
   return rank_outcomes_[outcomes.front()];
 }
 
-const supervisor_outcome& small_job_tables::after_hearing(part_number n, message_number event) {
-  if (const auto known = supervisor_hears_.find(key_of(n, event)))
+const supervisor_outcome& small_job_tables::supervisor_after(part_number n, message_number event) {
+  if (const auto known = supervisor_receives_.find(key_of(n, event)))
     return supervisor_outcomes_[*known];
   std::vector<std::uint32_t> outcomes;
   for (std::size_t p = 0; p < symmetry_.size(); ++p)
@@ -280,11 +280,11 @@ void small_job_tables::link_all(const std::vector<std::uint32_t>& outcomes,
 
 void small_job_tables::link(const rank_outcome& of, std::size_t permutation,
                             const rank_outcome& image) {
-  if (of.told.size() != image.told.size() || of.aborts != image.aborts ||
+  if (of.sent.size() != image.sent.size() || of.aborts != image.aborts ||
       of.broken.empty() != image.broken.empty())
     throw not_symmetric{};
-  for (std::size_t i = 0; i < of.told.size(); ++i)
-    link_message(of.told[i], permutation, image.told[i]);
+  for (std::size_t i = 0; i < of.sent.size(); ++i)
+    link_message(of.sent[i], permutation, image.sent[i]);
   link_rank(of.next, permutation, image.next);
 }
 
@@ -304,14 +304,14 @@ void small_job_tables::link(const supervisor_outcome& of, std::size_t permutatio
                supervisor_facts_[image.next].deadline);
   require(of.committed == image.committed && of.broken.empty() == image.broken.empty());
   // The order matters only between the messages to one rank.
-  require(of.told.size() == image.told.size());
+  require(of.sent.size() == image.sent.size());
   for (std::int32_t r = 0; r < options_.ranks; ++r) {
-    auto there = image.told.begin();
-    for (const auto& [rank, message] : of.told) {
+    auto there = image.sent.begin();
+    for (const auto& [rank, message] : of.sent) {
       if (rank != r) continue;
-      there = std::find_if(there, image.told.end(),
+      there = std::find_if(there, image.sent.end(),
                            [&](const auto& one) { return one.first == goes_to(r); });
-      require(there != image.told.end());
+      require(there != image.sent.end());
       link_message(message, permutation, (there++)->second);
     }
   }
@@ -368,7 +368,7 @@ std::uint64_t small_job_tables::bytes() const {
          supervisors_.size() * (sizeof(supervisor_part) + sizeof(supervisor_facts) + per_part) +
          rank_outcomes_.size() * sizeof(rank_outcome) +
          supervisor_outcomes_.size() * sizeof(supervisor_outcome) + longer_.bytes() +
-         rank_hears_.bytes() + supervisor_hears_.bytes() + rank_images_.bytes() +
+         rank_receives_.bytes() + supervisor_receives_.bytes() + rank_images_.bytes() +
          supervisor_images_.bytes() + message_images_.bytes() + queue_images_.bytes();
 }
 

@@ -48,7 +48,7 @@ struct rank_facts {
 };
 struct rank_outcome {
   part_number next = 0;
-  std::vector<message_number> told;
+  std::vector<message_number> sent;
   bool aborts = false;
   std::string broken;
 };
@@ -62,7 +62,7 @@ struct supervisor_facts {
 };
 struct supervisor_outcome {
   part_number next = 0;
-  std::vector<std::pair<std::int32_t, message_number>> told;
+  std::vector<std::pair<std::int32_t, message_number>> sent;
   std::vector<std::int32_t> abandoned;
   std::vector<std::pair<std::int32_t, part_number>> started;
   std::shared_ptr<const form_generation> formed;  ///< the order of one rank
@@ -89,8 +89,8 @@ public:
   bool is_down(message_number n) const { return downs_[n]; }
 
   const rank_outcome& after(part_number n, rank_move what);
-  const rank_outcome& rank_after_hearing(part_number n, message_number order);
-  const supervisor_outcome& after_hearing(part_number n, message_number event);
+  const rank_outcome& rank_after(part_number n, message_number order);
+  const supervisor_outcome& supervisor_after(part_number n, message_number event);
   message_number stop() const { return stop_; }
   message_number abort() const { return abort_; }
 
@@ -155,7 +155,7 @@ private:
   std::vector<std::vector<message_number>> queues_;
   std::vector<queue_number> rests_;
   std::map<std::vector<message_number>, queue_number> known_queues_;
-  number_map longer_, rank_hears_, supervisor_hears_;
+  number_map longer_, rank_receives_, supervisor_receives_;
 };
 
 }  // namespace troupe::testing

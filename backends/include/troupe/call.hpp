@@ -119,10 +119,10 @@ recipe_ptr call_recipe_into(std::shared_ptr<call_slot<spawned_result<Function, A
       return {};
     } else {
       result own = call_spawned(what, who, arguments...);
-      value told;
-      if constexpr (std::is_convertible_v<const result&, value>) told = own;
+      value returned;
+      if constexpr (std::is_convertible_v<const result&, value>) returned = own;
       if (kept && who.rank() == 0) kept->keep(std::move(own));
-      return told;
+      return returned;
     }
   });
 }

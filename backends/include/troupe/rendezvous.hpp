@@ -29,7 +29,7 @@ public:
   virtual std::vector<int> descriptors() const { return {}; }
 };
 
-/// In `ports::meetings`, the same in the supervisor's process and in the ranks'. Const and
+/// In `ports::rendezvous_kinds`, the same in the supervisor's process and in the ranks'. Const and
 /// thread-safe.
 class rendezvous_kind {
 public:

@@ -119,6 +119,15 @@ enum class accelerator_kind : std::uint8_t {
 /// Whether each rank measures how long its hooks take (troupe/hook_profile.hpp).
 enum class profiler_kind : std::uint8_t { none, simple };
 
+/// What sums a bucket of gradients.
+enum class comm_hook_kind : std::uint8_t {
+  allreduce,
+  f16_compress,
+  bf16_compress,
+  powersgd,  ///< gradient_options::powersgd
+  noop,      ///< nothing is sent and ranks diverge: it measures what the exchange costs
+};
+
 /// Whether LibTorch uses deterministic algorithms only. With `on` an operation that has none
 /// throws, with `warn` LibTorch warns once.
 enum class deterministic_kind : std::uint8_t { off, on, warn };
@@ -130,9 +139,13 @@ std::string_view to_string(communicator_kind kind);
 std::string_view to_string(strategy_kind kind);
 std::string_view to_string(precision_kind kind);
 std::string_view to_string(accelerator_kind kind);
+std::string_view to_string(comm_hook_kind kind);
 /// @}
-/// Throws user_error (bad_configuration) that lists the texts there are.
+/// These throw user_error (bad_configuration) that lists the texts there are.
+/// @{
 placement_kind placement_named(std::string_view text);
+comm_hook_kind comm_hook_named(std::string_view text);
+/// @}
 
 /// The name of a plug-in of the program's own, or the text of a kind.
 struct own_name {
@@ -246,9 +259,8 @@ struct gradient_options {
   /// Promises that each backward uses the same parameters equally often, so that the graph is
   /// searched once. A step that differs is an error.
   bool static_graph = false;
-  /// What sums a bucket: allreduce, f16_compress, bf16_compress, powersgd, or noop. With noop
-  /// nothing is sent and ranks diverge; it measures what the exchange costs.
-  std::string comm_hook = "allreduce";
+  /// What sums a bucket. A hook of your own is given to register_comm_hook.
+  comm_hook_kind comm_hook = comm_hook_kind::allreduce;
   /// For comm_hook powersgd only.
   powersgd_options powersgd;
   /// Sums, clips and updates in one pass over memory, with one optimizer state per process. Unset:

@@ -108,5 +108,7 @@ struct job_outcome {
   ///   std::runtime_error.
   void rethrow() const;
 };
+/// The enumerator's name.
+std::string_view to_string(job_outcome::ending how);
 
 }  // namespace troupe

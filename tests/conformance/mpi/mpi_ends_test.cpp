@@ -31,8 +31,8 @@ TEST_CASE("an impossible call is refused with a clear text and nothing is submit
 
 // The mismatch error that this rank gets. The odd rank arrives first or last; the group `turns`
 // orders the arrivals.
-std::string told(const disagreement_case& which, std::int32_t odd, bool odd_last, communicator& c,
-                 communicator& turns, std::vector<float>& values) {
+std::string reported(const disagreement_case& which, std::int32_t odd, bool odd_last,
+                     communicator& c, communicator& turns, std::vector<float>& values) {
   const bool gated = odd_last || which.name != "kind";
   const bool late = (rank == odd) == odd_last;
   if (gated && late) turns.barrier("turn")->wait();
@@ -52,7 +52,7 @@ TEST_CASE("ranks make different calls: the error shows all calls and no memory i
         const auto turns = next_generation();
         const auto c = next_generation();
         std::vector<float> values(10, 1);
-        const auto text = told(which, odd, odd_last, *c, *turns, values);
+        const auto text = reported(which, odd, odd_last, *c, *turns, values);
         CHECK_THAT(text, Catch::StartsWith("ranks disagree on collective 0: "));
         CHECK_THAT(text, Catch::Contains(which.usual_text));
         CHECK_THAT(text, Catch::Contains("rank " + std::to_string(odd) + ": " + which.odd_text));

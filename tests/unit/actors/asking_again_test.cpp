@@ -22,25 +22,25 @@ fence at_rank(std::uint64_t rank, std::int64_t step = 0) {
 struct active_supervisor {
   supervisor_machine machine{job_id{9}, 2, derive({})};
   std::uint64_t deadline = 0;
-  std::vector<std::string> told;  ///< orders caused by the last event, as "0 activate"
+  std::vector<std::string> sent;  ///< orders caused by the last event, as "0 activate"
 
   active_supervisor() {
-    hear(supervision::begin{{incarnation_id{100}, incarnation_id{101}}});
-    hear(prepared{at_rank(0)});
-    hear(prepared{at_rank(1)});
+    receive(supervision::begin{{incarnation_id{100}, incarnation_id{101}}});
+    receive(prepared{at_rank(0)});
+    receive(prepared{at_rank(1)});
   }
-  void hear(const supervision::event& what) {
-    told.clear();
+  void receive(const supervision::event& what) {
+    sent.clear();
     for (const auto& a : machine.on(what)) {
       if (const auto* arm = std::get_if<supervision::arm>(&a)) deadline = arm->id;
-      if (const auto* tell = std::get_if<supervision::tell>(&a)) {
+      if (const auto* message = std::get_if<supervision::send>(&a)) {
         static const std::vector<std::string> names{"form",    "activate", "propose",
                                                     "stop_at", "close",    "tear_down"};
-        told.push_back(std::to_string(tell->rank) + " " + names.at(tell->what.index()));
+        sent.push_back(std::to_string(message->rank) + " " + names.at(message->what.index()));
       }
     }
   }
-  void wait() { hear(deadline_passed{deadline}); }
+  void wait() { receive(deadline_passed{deadline}); }
 };
 
 using texts = std::vector<std::string>;
@@ -70,44 +70,44 @@ ranks::answered answer(const rank_machine& rank, std::uint64_t run, std::uint32_
 
 TEST_CASE("the supervisor repeats its order only to ranks that stay silent", "[supervisor]") {
   active_supervisor s;
-  s.hear(step_done{at_rank(1, 1)});
+  s.receive(step_done{at_rank(1, 1)});
   s.wait();
-  CHECK(s.told == texts{"0 activate"});
+  CHECK(s.sent == texts{"0 activate"});
   s.wait();
-  CHECK(s.told == texts{"0 activate", "1 activate"});  // rank 1 has sent nothing since
-  s.hear(step_done{at_rank(0, 1)});
-  s.hear(step_done{at_rank(1, 2)});
+  CHECK(s.sent == texts{"0 activate", "1 activate"});  // rank 1 has sent nothing since
+  s.receive(step_done{at_rank(0, 1)});
+  s.receive(step_done{at_rank(1, 2)});
   s.wait();
-  CHECK(s.told.empty());
+  CHECK(s.sent.empty());
 }
 
 TEST_CASE("repetitions are bounded and start again after a message arrives", "[supervisor]") {
   active_supervisor s;
   for (std::uint32_t i = 0; i < supervisor_machine::asks_max; ++i) {
     s.wait();
-    CHECK(s.told.size() == 2);
+    CHECK(s.sent.size() == 2);
   }
   const auto last = s.deadline;
-  s.hear(step_done{at_rank(0, 1)});
+  s.receive(step_done{at_rank(0, 1)});
   CHECK(s.deadline > last);
   s.wait();
-  CHECK(s.told == texts{"1 activate"});
+  CHECK(s.sent == texts{"1 activate"});
 }
 
 TEST_CASE("the supervisor repeats its request for a missing vote or a missing end",
           "[supervisor]") {
   active_supervisor s;
-  s.hear(step_done{at_rank(0, 1)});
-  s.hear(step_done{at_rank(1, 1)});
-  s.hear(request_stop{stop_reason::caller});
-  s.hear(stop_vote{at_rank(0, 2)});
+  s.receive(step_done{at_rank(0, 1)});
+  s.receive(step_done{at_rank(1, 1)});
+  s.receive(request_stop{stop_reason::caller});
+  s.receive(stop_vote{at_rank(0, 2)});
   s.wait();
-  CHECK(s.told == texts{"1 propose"});
-  s.hear(stop_vote{at_rank(1, 1)});
-  CHECK(s.told == texts{"0 stop_at", "1 stop_at"});
-  s.hear(rank_finished{at_rank(0, 2), {}, stop_reason::caller, {}, {}});
+  CHECK(s.sent == texts{"1 propose"});
+  s.receive(stop_vote{at_rank(1, 1)});
+  CHECK(s.sent == texts{"0 stop_at", "1 stop_at"});
+  s.receive(rank_finished{at_rank(0, 2), {}, stop_reason::caller, {}, {}});
   s.wait();
-  CHECK(s.told == texts{"1 stop_at"});
+  CHECK(s.sent == texts{"1 stop_at"});
 }
 
 TEST_CASE("a failure report received twice counts as one failure", "[supervisor]") {
@@ -116,10 +116,10 @@ TEST_CASE("a failure report received twice counts as one failure", "[supervisor]
   what.id = {at_rank(1).incarnation, 1};
   what.type = "std::domain_error";
   what.rank = 1;
-  s.hear(rank_failed{at_rank(1), without_exception(what)});
+  s.receive(rank_failed{at_rank(1), without_exception(what)});
   CHECK(s.machine.phase() == supervision::phase::closing);
   const auto once = s.machine;
-  s.hear(rank_failed{at_rank(1), without_exception(what)});
+  s.receive(rank_failed{at_rank(1), without_exception(what)});
   CHECK(s.machine == once);
 }
 
@@ -150,11 +150,11 @@ TEST_CASE("two failures with equal texts but different ids are two failures", "[
   what.rank = 1;
   for (const std::uint64_t sequence : {1, 2}) {
     what.id = {at_rank(1).incarnation, sequence};
-    s.hear(rank_failed{at_rank(1), without_exception(what)});
+    s.receive(rank_failed{at_rank(1), without_exception(what)});
   }
   what.id = {};  // as from a process that has ended: the supervisor assigns the number
   CHECK(s.machine.next_failure() == failure_id{incarnation_id{}, 3});
-  s.hear(rank_failed{at_rank(1), without_exception(what)});
+  s.receive(rank_failed{at_rank(1), without_exception(what)});
   CHECK(s.machine.next_failure() == failure_id{incarnation_id{}, 4});
 }
 

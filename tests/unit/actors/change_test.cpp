@@ -110,7 +110,7 @@ TEST_CASE("all processes leave: one rank stays until the others have its state",
   CHECK(s.orders<propose_stop>().empty());
 }
 
-TEST_CASE("a process that wants to leave while a generation forms leaves the next one",
+TEST_CASE("a process wants to leave while a generation forms: it leaves after the next step",
           "[supervisor]") {
   supervised s{2, 1, true};
   s.kill(0);

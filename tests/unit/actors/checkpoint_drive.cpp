@@ -33,21 +33,21 @@ checkpoint_drive::checkpoint_drive(checkpoint_policy policy, simulated_disk on,
     : machine({std::move(policy), "run/checkpoints", "manifest.json", resumed}),
       disk(std::move(on)),
       io(safetensors_checkpoints({})) {
-  tell(begin{});
+  feed(begin{});
 }
 
 void checkpoint_drive::offer(std::int64_t step, double loss, bool must, std::uint64_t generation) {
-  tell(committed{generation_id{generation}, step});
+  feed(committed{generation_id{generation}, step});
   offer_early(step, loss, must, generation);
 }
 
 void checkpoint_drive::offer_early(std::int64_t step, double loss, bool must,
                                    std::uint64_t generation) {
   held[++tickets] = sample_snapshot(step, loss);
-  tell(offered{tickets, step, generation_id{generation}, must, true, loss});
+  feed(offered{tickets, step, generation_id{generation}, must, true, loss});
 }
 
-void checkpoint_drive::tell(const event& what) {
+void checkpoint_drive::feed(const event& what) {
   for (const auto& a : machine.on(what)) take(a);
 }
 
@@ -56,7 +56,7 @@ void checkpoint_drive::take(const action& a) {
     files = io->encode(held.at(x->ticket));
     opened e;
     for (const auto& file : files) e.files.push_back(file.name);
-    tell(e);
+    feed(e);
   } else if (const auto* x = std::get_if<store>(&a)) {
     if (in_flight) throw std::logic_error("two operations in flight");
     in_flight = *x;
@@ -90,7 +90,7 @@ bool checkpoint_drive::step() {
   }
   ++done;
   in_flight.reset();
-  tell(e);
+  feed(e);
   return true;
 }
 

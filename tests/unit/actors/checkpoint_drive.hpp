@@ -40,9 +40,9 @@ struct checkpoint_drive {
   /// Offers a snapshot whose step may not be committed yet.
   void offer_early(std::int64_t step, double loss, bool must = false, std::uint64_t generation = 1);
   void commit(std::int64_t step, std::uint64_t generation = 1) {
-    tell(checkpointing::committed{generation_id{generation}, step});
+    feed(checkpointing::committed{generation_id{generation}, step});
   }
-  void tell(const checkpointing::event& what);
+  void feed(const checkpointing::event& what);
   /// The operation in flight.
   std::optional<storage_op> next() const;
   /// Performs the operation in flight. Returns false when there is none.

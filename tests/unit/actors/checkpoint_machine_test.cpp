@@ -170,7 +170,7 @@ TEST_CASE("uncommitted snapshots of an older generation are discarded", "[checkp
   CHECK(drive.machine.kept().front().monitor == 0.3);
 }
 
-TEST_CASE("of snapshots that wait for a commit the oldest and newest and required ones stay",
+TEST_CASE("snapshots wait for a commit: the oldest, the newest and the required ones stay",
           "[checkpoint]") {
   checkpoint_drive drive{keep(-1, 0)};
   drive.run();
@@ -192,7 +192,7 @@ TEST_CASE("flush discards snapshots whose step was never committed", "[checkpoin
   drive.offer(10, 0.1);
   drive.offer_early(11, 0.1);
   drive.offer_early(12, 0.1, true);
-  drive.tell(flush{});
+  drive.feed(flush{});
   drive.run();
   CHECK(drive.written() == steps{10});
   CHECK(drive.failures().empty());
@@ -211,7 +211,7 @@ TEST_CASE("the checkpoint that a run resumed from is not written again", "[check
   second.run();
   const auto looked = second.done;
   second.offer_early(10, 0.1, true);
-  second.tell(flush{});
+  second.feed(flush{});
   second.run();
   CHECK(second.done == looked);
   CHECK(second.written().empty());
@@ -237,17 +237,17 @@ TEST_CASE("a snapshot of an older generation is dropped", "[checkpoint]") {
 
 TEST_CASE("flushed is reported once no snapshot is pending", "[checkpoint]") {
   checkpoint_drive drive{keep(1, 0)};
-  drive.tell(flush{});
+  drive.feed(flush{});
   CHECK(drive.said.empty());
   drive.run();
   CHECK(words(drive.said) == "flushed\n");
   drive.said.clear();
-  drive.tell(flush{});
+  drive.feed(flush{});
   CHECK(words(drive.said) == "flushed\n");
   drive.said.clear();
   drive.offer(10, 0.1);
   drive.offer(20, 0.1);
-  drive.tell(flush{});
+  drive.feed(flush{});
   drive.run();
   CHECK(drive.written() == steps{10, 20});
   CHECK(std::holds_alternative<checkpointing::flushed>(drive.said.back()));
@@ -464,7 +464,7 @@ TEST_CASE("random event sequences end idle with exactly the reported checkpoints
     CHECK(drive.machine.phase() == phase::idle);
     drive.fails = {};
     drive.offer(step + 1, 0.5, true);
-    drive.tell(flush{});
+    drive.feed(flush{});
     drive.run();
     CHECK(std::holds_alternative<checkpointing::flushed>(drive.said.back()));
     CHECK(drive.written().back() == step + 1);

@@ -93,7 +93,7 @@ TEST_CASE("a report states how many steps it lags and how many snapshots were sk
   checkpoint_drive drive{keep(1, 0)};
   drive.run();
   for (std::int64_t step = 1; step <= 10; ++step) drive.offer(step, 0.1);
-  drive.tell(committed{generation_id{1}, 12});
+  drive.feed(committed{generation_id{1}, 12});
   drive.run();
   const auto all = reports(drive);
   REQUIRE(all.size() == 2);
@@ -132,7 +132,7 @@ TEST_CASE("flushed states whether the last checkpoint was written", "[checkpoint
   drive.fails = [&](std::uint64_t) { return last_fails; };
   drive.offer(20, 0.1);
   drive.run();
-  drive.tell(flush{});
+  drive.feed(flush{});
   CHECK(drive.failures().size() == 1);
   CHECK(last_words(drive) == (last_fails ? "flushed, lost" : "flushed"));
 }

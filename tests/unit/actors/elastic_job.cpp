@@ -37,7 +37,7 @@ std::string text_of(const char* what, const supervisor_machine& machine, const R
     if (r.machine) out << *r.machine;
     out << (r.alive ? "" : " dead") << (r.attention ? " attention" : "")
         << (r.aborted ? " aborted" : "") << (r.stuck ? " stuck" : "")
-        << (r.lane.alone ? " alone" : "") << " arrived " << r.meeting << " inbox "
+        << (r.lane.alone ? " alone" : "") << " arrived " << r.collectives << " inbox "
         << r.inbox.size();
     if (r.run) out << " in flight " << r.run->hooks.front();
   }
@@ -182,7 +182,7 @@ std::vector<job::choice> job::choices() const {
 bool job::all_arrived(const rank& r) const {
   const auto found = arrived_.find(r.generation);
   return found != arrived_.end() &&
-         std::ranges::all_of(found->second, [&](std::size_t n) { return n >= r.meeting; });
+         std::ranges::all_of(found->second, [&](std::size_t n) { return n >= r.collectives; });
 }
 
 bool job::may_answer(const rank& r) const {
@@ -205,9 +205,9 @@ void job::carry_out(const supervision::action& a) {
     r.alive = true;
     r.machine.emplace(rank_plan{job_id{1}, start->rank, start->incarnation,
                                 shared_value<fit_plan>{plan_of(options_)}, derive({})});
-  } else if (const auto* tell = std::get_if<supervision::tell>(&a)) {
-    auto& r = ranks_[static_cast<std::size_t>(tell->rank)];
-    if (r.alive) r.inbox.push_back(tell->what);
+  } else if (const auto* message = std::get_if<supervision::send>(&a)) {
+    auto& r = ranks_[static_cast<std::size_t>(message->rank)];
+    if (r.alive) r.inbox.push_back(message->what);
   } else if (const auto* gone = std::get_if<supervision::abandon>(&a)) {
     ranks_[static_cast<std::size_t>(gone->rank)].alive = false;
     reports_.emplace_back(supervision::rank_down{
@@ -235,7 +235,7 @@ void job::carry_out(rank& r, const ranks::action& a) {
   if (const auto* open = std::get_if<ranks::open>(&a)) {
     r.generation = open->generation.value();
     r.aborted = false;
-    r.meeting = 0;
+    r.collectives = 0;
     r.lane.alone = open->alone;
     feed(r, ranks::opened{});
   } else if (std::holds_alternative<ranks::bind>(a)) {
@@ -246,7 +246,7 @@ void job::carry_out(rank& r, const ranks::action& a) {
     if (meets(*r.run) && !r.lane.alone) {
       auto& all = arrived_[r.generation];
       all.resize(ranks_.size());
-      r.meeting = ++all[static_cast<std::size_t>(r.number)];
+      r.collectives = ++all[static_cast<std::size_t>(r.number)];
     }
   } else if (std::holds_alternative<ranks::abort_communicator>(a)) {
     for (auto& other : ranks_)

@@ -71,7 +71,7 @@ private:
     bool stuck = false;
     bool overdue = false;
     bool alive = false;
-    std::size_t meeting = 0;  ///< number of its runs with a collective in this generation
+    std::size_t collectives = 0;  ///< number of its runs with a collective in this generation
   };
   struct choice {
     enum class kind { order, report, answer, lane_end, fault, overdue, deadline } what;

@@ -162,12 +162,12 @@ TEST_CASE("events that are impossible in the current state are internal errors",
   CHECK_THROWS_AS(other.give(stop_after(0)), internal_error);  // below the vote
   stopped.give(stop_after(2));
   CHECK_THROWS_AS(stopped.give(stop_after(3)), internal_error);  // a different step
-  auto told = fresh(4);
-  CHECK_THROWS_AS(told.give(stop_after(0)), internal_error);  // inside step 0
-  told = fresh(4);
-  told.give(stop_after(1, stop_reason::caller));  // without a proposal this is allowed
-  told.drain();
-  CHECK(told.end->loop.steps == 1);
+  auto unasked = fresh(4);
+  CHECK_THROWS_AS(unasked.give(stop_after(0)), internal_error);  // inside step 0
+  unasked = fresh(4);
+  unasked.give(stop_after(1, stop_reason::caller));  // without a proposal this is allowed
+  unasked.drain();
+  CHECK(unasked.end->loop.steps == 1);
 }
 
 TEST_CASE("a finished machine still votes for its last step", "[fit]") {
@@ -512,7 +512,7 @@ TEST_CASE("make_plan copies the options and refuses impossible ones", "[fit]") {
   CHECK(plan.resume == "a");
   CHECK(text(plan) ==
         "train epochs 3 accumulate 4 train 1 of all val 1 of all every 1 of all "
-        "resume a fine");
+        "resume a one_hook_per_run");
   const auto refused = [](auto change) {
     trainer_options bad;
     change(bad);

@@ -22,8 +22,8 @@ struct member {
   std::int64_t answered = 0;   // completed runs
   std::uint64_t did = 0;       // digest of the handled hooks
   bool begun = false;
-  bool asked = false;  // a propose_stop message is in transit
-  bool told = false;   // a stop_at message is in transit
+  bool asked = false;      // a propose_stop message is in transit
+  bool stop_sent = false;  // a stop_at message is in transit
   std::optional<std::int64_t> vote = {};
   std::optional<fit_actions::finished> end = {};
 };
@@ -37,7 +37,7 @@ struct world {
     stable_hasher h;
     for (const auto& r : ranks) {
       h.add(r.machine.digest()).add(r.answered).add(r.did).add(r.begun);
-      h.add(r.asked).add(r.told).add(r.vote).add(r.end.has_value());
+      h.add(r.asked).add(r.stop_sent).add(r.vote).add(r.end.has_value());
     }
     return h.add(proposed).add(agreed).digest();
   }
@@ -92,9 +92,9 @@ private:
           w.ranks[i].asked = false;
           give(w, i, propose_stop{{}, stop_reason::terminate});
         });
-      if (rank.told)
+      if (rank.stop_sent)
         with([&](world& w) {
-          w.ranks[i].told = false;
+          w.ranks[i].stop_sent = false;
           give(w, i, stop_after(*w.agreed, stop_reason::terminate));
         });
       if (!rank.run.empty() && may_answer(now, i)) with([&](world& w) { answer(w, i); });
@@ -120,7 +120,7 @@ private:
     w.agreed = 0;
     for (auto& r : w.ranks) {
       w.agreed = std::max(*w.agreed, *r.vote);
-      r.told = true;
+      r.stop_sent = true;
     }
   }
 
@@ -129,17 +129,17 @@ private:
     const auto run = std::move(rank.run);
     rank.run.clear();
     ++rank.answered;
-    fit_events::ran told;
+    fit_events::ran answer;
     for (const auto& h : run) {
-      ++told.handled;
+      ++answer.handled;
       hook_outcome out;
       answers_(h, out);
-      told.outcome.merge(std::move(out));
+      answer.outcome.merge(std::move(out));
       stable_hasher did;
       did.add(rank.did).add(name(h)).add(where(h).step).add(where(h).batch);
       rank.did = did.digest();
     }
-    give(w, i, told);
+    give(w, i, answer);
   }
 
   void at_end(const world& w) {

@@ -119,8 +119,8 @@ std::vector<supervision::event> words_to_supervisor(const fence& at) {
 }
 
 template <class Machine, class Words>
-void hears_nothing(const std::vector<Machine>& phases, const std::vector<fence>& stale, Words words,
-                   coverage_point refused) {
+void ignores_all(const std::vector<Machine>& phases, const std::vector<fence>& stale, Words words,
+                 coverage_point refused) {
   counted marks;
   const coverage_scope watched{&marks};
   int said = 0;
@@ -142,10 +142,10 @@ void hears_nothing(const std::vector<Machine>& phases, const std::vector<fence>&
 
 TEST_CASE("a rank ignores messages of another job or generation or incarnation in every phase",
           "[rank][fence]") {
-  hears_nothing(ranks_of_all_phases(),
-                {fence_of(job_id{6}, 1, life), fence_of(job, 1, incarnation_id{49}),
-                 fence_of(job_id{6}, 2, incarnation_id{49})},
-                words_to_rank, coverage_point::rank_fence_refused);
+  ignores_all(ranks_of_all_phases(),
+              {fence_of(job_id{6}, 1, life), fence_of(job, 1, incarnation_id{49}),
+               fence_of(job_id{6}, 2, incarnation_id{49})},
+              words_to_rank, coverage_point::rank_fence_refused);
 }
 
 TEST_CASE("a waiting rank joins a generation of its own job only and only once", "[rank][fence]") {
@@ -164,6 +164,6 @@ TEST_CASE("a waiting rank joins a generation of its own job only and only once",
 
 TEST_CASE("the supervisor ignores messages of another job or generation or incarnation",
           "[supervisor][fence]") {
-  hears_nothing(supervisors_of_all_phases(), stale_fences(true), words_to_supervisor,
-                coverage_point::fence_refused);
+  ignores_all(supervisors_of_all_phases(), stale_fences(true), words_to_supervisor,
+              coverage_point::fence_refused);
 }

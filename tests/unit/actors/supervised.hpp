@@ -70,8 +70,8 @@ struct supervised {
   std::vector<Order> orders() const {
     std::vector<Order> all;
     for (const auto& a : last)
-      if (const auto* tell = std::get_if<supervision::tell>(&a))
-        if (const auto* order = std::get_if<Order>(&tell->what)) all.push_back(*order);
+      if (const auto* message = std::get_if<supervision::send>(&a))
+        if (const auto* order = std::get_if<Order>(&message->what)) all.push_back(*order);
     return all;
   }
   std::vector<std::int32_t> started() const {

@@ -48,7 +48,7 @@ struct supervised {
   std::vector<std::int64_t> stops() const {
     std::vector<std::int64_t> steps;
     for (const auto& a : last)
-      if (const auto* x = std::get_if<supervision::tell>(&a))
+      if (const auto* x = std::get_if<supervision::send>(&a))
         if (const auto* order = std::get_if<stop_at>(&x->what))
           steps.push_back(order->at.step.value());
     return steps;

@@ -123,14 +123,14 @@ TEST_CASE("a job that outlived a failure: the terminal shows it as a note", "[re
       {.generation = 2, .ranks = 3}};
   std::string shown;
   console screen{[](std::string_view) {}, [&](std::string_view text) { shown += text; }, {}};
-  tell_troubles(screen, outcome);
+  report_troubles(screen, outcome);
   CHECK(shown == "generation 1: rank 2 failed: signal: killed by SIGKILL\n");
   // The failure that ended the job is an error, and not shown twice.
   outcome.status = job_outcome::ending::failed;
   outcome.generations[1].ended_by = outcome.generations[0].ended_by;
   outcome.failed_with = without_exception(killed);
   shown.clear();
-  tell_troubles(screen, outcome);
+  report_troubles(screen, outcome);
   CHECK(shown ==
         "generation 1: rank 2 failed: signal: killed by SIGKILL\n"
         "error: rank 2 failed: signal: killed by SIGKILL\n");

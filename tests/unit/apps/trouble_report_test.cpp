@@ -12,7 +12,7 @@ using namespace troupe::program;
 
 namespace {
 
-struct told_screen {
+struct reported_screen {
   std::string err;
   console screen{[](std::string_view) {}, [this](std::string_view text) { err += text; }, {}};
   trouble_report report{screen};
@@ -38,7 +38,7 @@ private:
 }  // namespace
 
 TEST_CASE("several checkpoints in a row fail: the first failure is reported at once", "[trouble]") {
-  told_screen t;
+  reported_screen t;
   const auto watch = t.report.watch()();
   watch->on(checkpoint(lifecycle_kind::checkpoint_written, 1));
   CHECK(t.next().empty());
@@ -53,7 +53,7 @@ TEST_CASE("several checkpoints in a row fail: the first failure is reported at o
 }
 
 TEST_CASE("each generation after the first is shown at once, with its cause", "[trouble]") {
-  told_screen t;
+  reported_screen t;
   const auto watch = t.report.watch()();
   watch->on(seen::lifecycle{.event = lifecycle_kind::generation_forming, .generation = 1});
   CHECK(t.next().empty());
@@ -71,7 +71,7 @@ TEST_CASE("each generation after the first is shown at once, with its cause", "[
 }
 
 TEST_CASE("a metric that is not finite causes one warning", "[trouble]") {
-  told_screen t;
+  reported_screen t;
   const auto watch = t.report.watch()();
   watch->on(seen::metrics{{.step = 7}, {{"train/loss", 0.5}}});
   CHECK(t.next().empty());
@@ -83,7 +83,7 @@ TEST_CASE("a metric that is not finite causes one warning", "[trouble]") {
 }
 
 TEST_CASE("an observer cannot write its file: it still receives later entries", "[trouble]") {
-  told_screen t;
+  reported_screen t;
   int calls = 0;
   const auto full = [&calls] {
     if (++calls < 3) throw std::system_error(ENOSPC, std::generic_category(), "cannot write f");
@@ -102,13 +102,13 @@ TEST_CASE("an observer cannot write its file: it still receives later entries", 
 }
 
 TEST_CASE("an exception ends an observer: it is reported at once and only once", "[trouble]") {
-  told_screen t;
+  reported_screen t;
   const auto wrong = [] { throw std::length_error("too many columns"); };
   const auto around = t.report.around([&] { return std::make_unique<thrower>(wrong); }, "f")();
   failure late;
   late.what = "too many columns";
-  CHECK_FALSE(t.report.told(late));
+  CHECK_FALSE(t.report.reported(late));
   CHECK_THROWS_AS(around->on(seen::progress{}), std::length_error);
   CHECK(t.next() == "error: too many columns\n");
-  CHECK(t.report.told(late));
+  CHECK(t.report.reported(late));
 }

@@ -71,6 +71,15 @@ TEST_CASE("limits are a number of batches or a share of them", "[messages]") {
   CHECK(apply_limit(0.5, 0) == 0);
 }
 
+TEST_CASE("a text names a communication hook: a known one is read, another one is refused") {
+  for (const auto* text : {"allreduce", "f16_compress", "bf16_compress", "powersgd", "noop"})
+    CHECK(to_string(comm_hook_named(text)) == text);
+  CHECK(comm_hook_named("noop") == comm_hook_kind::noop);
+  CHECK_THROWS_WITH(comm_hook_named("power_sgd"),
+                    "strategy.comm_hook = \"power_sgd\": use one of allreduce, f16_compress, "
+                    "bf16_compress, powersgd, noop; your own is given to register_comm_hook");
+}
+
 TEST_CASE("merging hook outcomes keeps a stop request for every run_verdict", "[messages]") {
   for (const auto word : {run_verdict::proceed, run_verdict::skip_epoch, run_verdict::attention}) {
     hook_outcome whole, later;

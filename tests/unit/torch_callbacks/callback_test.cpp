@@ -216,8 +216,8 @@ TEST_CASE("on_exception of callbacks is called first, and hides no other") {
     }
     diary_ptr into;
   };
-  struct told : regression {
-    explicit told(diary_ptr into) : into(std::move(into)) {}
+  struct named : regression {
+    explicit named(diary_ptr into) : into(std::move(into)) {}
     void on_exception(const std::exception_ptr&, std::string_view, std::string_view) override {
       if (rank() == 0) into->push_back("module");
     }
@@ -226,7 +226,7 @@ TEST_CASE("on_exception of callbacks is called first, and hides no other") {
   const auto said = std::make_shared<texts>();
   torch_plugins plugins;
   plugins.callbacks.emplace_back(shouts{said});
-  const auto ends = run_job({.recipe = make_recipe([=] { return std::make_shared<told>(said); },
+  const auto ends = run_job({.recipe = make_recipe([=] { return std::make_shared<named>(said); },
                                                    std::make_shared<table_data>(16), plugins),
                              .options = quick(2, 4, 4)});
   REQUIRE(said->size() == 2);

@@ -311,7 +311,7 @@ TEST_CASE("a callback asks for a checkpoint: it has the average, and a fit resum
                  averages[in_validation ? 3 : 5]) < 1e-6);
 }
 
-TEST_CASE("an average can begin late and be updated now and then") {
+TEST_CASE("an average of weights begins at its starting step and is updated every n steps") {
   ready_job job;
   job.options = until(job.options, 8);
   const auto seen = std::make_shared<seen_weights>();

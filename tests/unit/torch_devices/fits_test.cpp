@@ -62,10 +62,10 @@ rank_end fitted(const recipe_ptr& recipe, const trainer_options& options,
 
 /// The same, with sums on the devices.
 rank_end fitted_on_devices(const recipe_ptr& recipe, const trainer_options& options,
-                           late_meeting& meeting) {
+                           late_rendezvous& rendezvous) {
   late_accelerator();
   return run_good_job({.recipe = recipe, .options = options, .around = [&](const auto& host) {
-                         return meeting.join(host);
+                         return rendezvous.join(host);
                        }})[0];
 }
 
@@ -141,9 +141,9 @@ TEST_CASE("buckets of a late device: any exchange has the bits of the CPU") {
   CAPTURE(vary);
   if (vary == 0) options.gradients.overlap = false;
   if (vary == 1) options.gradients.bucket_cap_mb = 0.001;
-  if (vary == 2) options.gradients.comm_hook = "bf16_compress";
+  if (vary == 2) options.gradients.comm_hook = comm_hook_kind::bf16_compress;
   if (vary == 3) {
-    options.gradients.comm_hook = "powersgd";
+    options.gradients.comm_hook = comm_hook_kind::powersgd;
     options.gradients.powersgd.start_step = 1;
   }
   if (vary == 4) options.gradients.find_unused_parameters = true;
@@ -164,18 +164,18 @@ TEST_CASE("sums on late devices that no thread waits for have the bits of the CP
   }
   if (vary == 4) options.elastic.max_restarts = 1;
   const auto expected = fitted(classifying({}), options);
-  late_meeting meeting{2};
-  const auto got = fitted_on_devices(classifying({}), on_late(options, {0, 2}), meeting);
+  late_rendezvous rendezvous{2};
+  const auto got = fitted_on_devices(classifying({}), on_late(options, {0, 2}), rendezvous);
   CHECK(got.snapshot->weights_digest == expected.snapshot->weights_digest);
-  CHECK(meeting.ran() >= 6);
+  CHECK(rendezvous.ran() >= 6);
 }
 
 TEST_CASE("sums on late devices: without their events a fit is wrong") {
   const auto options = fit_options(2, 6);
   const auto expected = fitted(classifying({}), options);
-  late_meeting meeting{2};
+  late_rendezvous rendezvous{2};
   const without_event_waits off;
-  const auto got = fitted_on_devices(classifying({}), on_late(options, {0, 2}), meeting);
+  const auto got = fitted_on_devices(classifying({}), on_late(options, {0, 2}), rendezvous);
   CHECK(got.snapshot->weights_digest != expected.snapshot->weights_digest);
 }
 
@@ -248,7 +248,7 @@ TEST_CASE("batch norms on late devices have the statistics of the CPU") {
   CHECK(distance(weights_of(got), weights_of(expected)) < 1e-7);  // 0 was not reached: 1.5e-8
 }
 
-TEST_CASE("copies on two late devices equal the module on the CPU, batch norms joined") {
+TEST_CASE("copies on two devices with joined batch norms compute what the module does on the CPU") {
   late_accelerator();
   const lane_thread alone;
   rank_random draws{6};
@@ -349,43 +349,43 @@ struct late_rank {
 
 TEST_CASE("sums of late devices: finish returns before they run, and a reader gets them") {
   late_accelerator();
-  late_meeting meeting{2};
+  late_rendezvous rendezvous{2};
   std::vector<std::int64_t> ran(2);
   std::vector<at::Tensor> sums(2);
   const auto errors = on_ranks(2, [&](auto rank, const auto& host) {
-    late_rank one{rank, meeting.join(host)};
+    late_rank one{rank, rendezvous.join(host)};
     one.step();
-    ran[rank] = meeting.ran();
+    ran[rank] = rendezvous.ran();
     host->barrier("both have looked")->wait();
     sums[rank] = one.weight.grad().to(at::kCPU);
   });
   for (const auto& error : errors) REQUIRE(text_of(error) == "nothing");
   CHECK(ran == std::vector<std::int64_t>{0, 0});
-  CHECK(meeting.ran() == 1);
+  CHECK(rendezvous.ran() == 1);
   for (const auto& sum : sums) CHECK(at::equal(sum, at::full({3}, 3.0F)));
 }
 
 TEST_CASE("sums of late devices: the host is at most one step ahead") {
   late_accelerator();
-  late_meeting meeting{2};
+  late_rendezvous rendezvous{2};
   std::vector<std::int64_t> ran(2);
   const auto errors = on_ranks(2, [&](auto rank, const auto& host) {
-    late_rank one{rank, meeting.join(host)};
+    late_rank one{rank, rendezvous.join(host)};
     for (int i = 0; i < 4; ++i) one.step();
-    ran[rank] = meeting.ran();
+    ran[rank] = rendezvous.ran();
     host->barrier("both have looked")->wait();
     one.gradients.settle();
   });
   for (const auto& error : errors) REQUIRE(text_of(error) == "nothing");
   CHECK(ran == std::vector<std::int64_t>{3, 3});
-  CHECK(meeting.ran() == 4);
+  CHECK(rendezvous.ran() == 4);
 }
 
 TEST_CASE("sums of late devices: one whose group was aborted is an error, not a gradient") {
   late_accelerator();
-  late_meeting meeting{2};
+  late_rendezvous rendezvous{2};
   const auto errors = on_ranks(2, [&](auto rank, const auto& host) {
-    late_rank one{rank, meeting.join(host)};
+    late_rank one{rank, rendezvous.join(host)};
     one.step();
     host->abort("another rank failed");
     one.gradients.settle();
@@ -394,18 +394,18 @@ TEST_CASE("sums of late devices: one whose group was aborted is an error, not a 
 }
 
 TEST_CASE("sums of late devices are there after each step of a job that can restart") {
-  static std::shared_ptr<late_meeting> meeting;
+  static std::shared_ptr<late_rendezvous> rendezvous;
   static std::vector<std::int64_t> seen;
   struct counting : regression {
     void on_before_optimizer_step(torch::optim::Optimizer&) override {
       barrier("reached");
-      if (rank() == 0) seen.push_back(meeting->ran());
+      if (rank() == 0) seen.push_back(rendezvous->ran());
       barrier("seen");
     }
   };
   const bool restarts = GENERATE(false, true);
   CAPTURE(restarts);
-  meeting = std::make_shared<late_meeting>(2);
+  rendezvous = std::make_shared<late_rendezvous>(2);
   seen.clear();
   torch_plugins plugins;
   plugins.accelerators["late"] = late_accelerator;
@@ -415,7 +415,7 @@ TEST_CASE("sums of late devices are there after each step of a job that can rest
   late_accelerator();
   run_good_job({.recipe = recipe_for<counting>(plugins, std::make_shared<table_data>(40)),
                 .options = options,
-                .around = [](const auto& host) { return meeting->join(host); }});
+                .around = [](const auto& host) { return rendezvous->join(host); }});
   REQUIRE(seen.size() == 4);
   for (std::size_t step = 0; step < seen.size(); ++step)
     CHECK(seen[step] == static_cast<std::int64_t>(restarts ? step + 1 : step));

@@ -300,11 +300,11 @@ TEST_CASE("lazy: any exchange of gradients ends in the weights of the CPU", "[la
   CAPTURE(vary);
   if (vary == 0) options.accumulate_grad_batches = 2;
   if (vary == 1) options.gradient_clip_val = 0.1;
-  if (vary == 2) options.gradients.comm_hook = "bf16_compress";
+  if (vary == 2) options.gradients.comm_hook = comm_hook_kind::bf16_compress;
   if (vary == 3) options.gradients.find_unused_parameters = true;
   if (vary == 4) options.gradients.bucket_cap_mb = 0.0005;
   if (vary == 5) {
-    options.gradients.comm_hook = "powersgd";
+    options.gradients.comm_hook = comm_hook_kind::powersgd;
     options.gradients.powersgd.start_step = 2;
   }
   CHECK(difference(classifying({}), options) < rounding);

@@ -55,7 +55,7 @@ module_factory branching(branches::way how) {
   return [how] { return std::make_shared<branches>(how); };
 }
 
-struct tells_caps : regression {
+struct reports_caps : regression {
   void on_train_end() override {
     const auto seen = dynamic_cast<data_parallel&>(*strategy_in_use()).gradient_figures();
     caps[static_cast<std::size_t>(rank())] = seen.caps;
@@ -65,7 +65,7 @@ struct tells_caps : regression {
   static inline std::atomic<double> latency{0};
 };
 
-struct tells_difference : regression {
+struct reports_difference : regression {
   void on_train_end() override {
     const auto all = all_gather(net[0]->as<torch::nn::Linear>()->weight);
     differ = !all[0].equal(all[1]);
@@ -73,7 +73,7 @@ struct tells_difference : regression {
   static inline std::atomic<bool> differ{false};
 };
 
-struct tells_waiting : regression {
+struct reports_waiting : regression {
   void on_train_end() override { waited += strategy_in_use()->waited().count(); }
   static inline std::atomic<std::int64_t> waited{0};
 };
@@ -108,11 +108,11 @@ TEST_CASE("all ranks use rank 0's measurement of the communicator") {
     return std::make_unique<data_parallel>(std::move(parts),
                                            data_parallel_options{.gradients = how});
   };
-  const auto make = [] { return std::make_shared<tells_caps>(); };
+  const auto make = [] { return std::make_shared<reports_caps>(); };
   run_good_job({.recipe = make_recipe(make, data, plugins), .options = quick(2, 4, 3)});
-  CHECK(tells_caps::latency > 0);
-  CHECK(tells_caps::caps[0] == tuned_caps(1e-3, 0));
-  CHECK(tells_caps::caps[1] == tells_caps::caps[0]);
+  CHECK(reports_caps::latency > 0);
+  CHECK(reports_caps::caps[0] == tuned_caps(1e-3, 0));
+  CHECK(reports_caps::caps[1] == reports_caps::caps[0]);
 }
 
 TEST_CASE("with find_unused_parameters unused parameters delay no bucket") {
@@ -217,9 +217,9 @@ TEST_CASE("static_graph learns how often each gradient arrives") {
 
 namespace {
 
-trainer_options with_hook(const std::string& name) {
+trainer_options with_hook(comm_hook_kind kind) {
   auto options = quick(3, 4, 6);
-  options.gradients.comm_hook = name;
+  options.gradients.comm_hook = kind;
   return options;
 }
 
@@ -271,13 +271,13 @@ TEST_CASE("a user's communication hook sums the buckets") {
 
 TEST_CASE("a compression hook rounds gradients and is reproducible") {
   const auto data = std::make_shared<table_data>(24);
-  const auto name = GENERATE(std::string{"f16_compress"}, std::string{"bf16_compress"});
-  CAPTURE(name);
-  const auto options = with_hook(name);
-  const auto exact = trained<regression>(with_hook("allreduce"), data);
+  const auto kind = GENERATE(comm_hook_kind::f16_compress, comm_hook_kind::bf16_compress);
+  CAPTURE(to_string(kind));
+  const auto options = with_hook(kind);
+  const auto exact = trained<regression>(with_hook(comm_hook_kind::allreduce), data);
   const auto rounded = trained<regression>(options, data);
   CHECK(distance(rounded, exact) > 1e-7);
-  CHECK(distance(rounded, exact) < (name == "f16_compress" ? 1e-3 : 1e-2));
+  CHECK(distance(rounded, exact) < (kind == comm_hook_kind::f16_compress ? 1e-3 : 1e-2));
   const auto again = run_good_job({.recipe = recipe_for<regression>(data), .options = options});
   CHECK(weights_of(again[0].snapshot).begin()->second.equal(rounded.begin()->second));
 }
@@ -300,8 +300,9 @@ TEST_CASE("compression can wrap any hook including another compression") {
 
 TEST_CASE("with the noop hook the ranks' weights diverge") {
   const auto data = std::make_shared<table_data>(24);
-  run_good_job({.recipe = recipe_for<tells_difference>(data), .options = with_hook("noop")});
-  CHECK(tells_difference::differ);
+  run_good_job(
+      {.recipe = recipe_for<reports_difference>(data), .options = with_hook(comm_hook_kind::noop)});
+  CHECK(reports_difference::differ);
 }
 
 TEST_CASE("a communication hook that throws or returns the wrong size fails its rank") {
@@ -319,11 +320,6 @@ TEST_CASE("a communication hook that throws or returns the wrong size fails its 
   CHECK(run([](const gradient_bucket&) -> bucket_future {
           return {nullptr, [] { return torch::zeros({3}); }};
         }).find("returned 3 elements") != std::string::npos);
-  auto unknown = with_hook("power_sgd");
-  const auto ends = run_job({.recipe = recipe_for<regression>(data), .options = unknown});
-  CHECK(
-      text_of(ends[0].error).find("use one of allreduce, f16_compress, bf16_compress, powersgd") !=
-      std::string::npos);
 }
 
 TEST_CASE("the time spent in collectives is reported with the waiting hooks") {
@@ -331,11 +327,11 @@ TEST_CASE("the time spent in collectives is reported with the waiting hooks") {
   std::atomic<std::int64_t> ticks{0};
   reducer_options how;
   how.now = [&] { return std::chrono::nanoseconds{++ticks}; };
-  run_good_job({.recipe = make_recipe([] { return std::make_shared<tells_waiting>(); }, data,
+  run_good_job({.recipe = make_recipe([] { return std::make_shared<reports_waiting>(); }, data,
                                       with({.gradients = how})),
                 .options = quick(2, 4, 4)});
-  CHECK(tells_waiting::waited > 0);
-  CHECK(tells_waiting::waited < 2 * ticks);  // of both ranks
+  CHECK(reports_waiting::waited > 0);
+  CHECK(reports_waiting::waited < 2 * ticks);  // of both ranks
 }
 
 // --- PowerSGD ------------------------------------------------------------------------------------
@@ -345,7 +341,7 @@ namespace {
 
 trainer_options by_powersgd(powersgd_options how, std::int64_t steps = 6) {
   auto options = quick(3, 4, steps);
-  options.gradients.comm_hook = "powersgd";
+  options.gradients.comm_hook = comm_hook_kind::powersgd;
   options.gradients.powersgd = how;
   return options;
 }
@@ -548,7 +544,7 @@ TEST_CASE("a hook with a state is refused in jobs that can restart") {
   for (const auto& end : refused)
     CHECK_THAT(text_of(end.error), Catch::Contains("a state of an empty type"));
   run_good_job({.recipe = recipe_for<registers>(data, false), .options = options});
-  options.gradients.comm_hook = "powersgd";
+  options.gradients.comm_hook = comm_hook_kind::powersgd;
   const auto recipe = recipe_for<regression>(data);
   CHECK_THROWS_WITH(recipe->check_fit(options, nullptr, ""),
                     Catch::Contains("strategy.comm_hook = \"powersgd\"") &&

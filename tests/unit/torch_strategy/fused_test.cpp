@@ -209,7 +209,7 @@ TEST_CASE("a step that cannot be fused is an error if requested and separate by 
   CHECK_THAT(refusal(options, other), Catch::Contains("the optimizer is none of"));
   CHECK_THAT(refusal(options, derived), Catch::Contains("the optimizer is none of"));
   auto hooked = options;
-  hooked.gradients.comm_hook = "bf16_compress";
+  hooked.gradients.comm_hook = comm_hook_kind::bf16_compress;
   CHECK_THAT(refusal(hooked, steps[0].make), Catch::Contains("a communication hook is set"));
   auto precise = options;
   precise.precision = precision_kind::f64_true;

@@ -245,7 +245,7 @@ TEST_CASE("manual optimization: options that would act on its steps are refused"
                o.accumulate_schedule = {{1, 2}};
              }),
              Catch::Contains("leave accumulate_schedule out"));
-  CHECK_THAT(with([](auto& o) { o.gradients.comm_hook = "f16_compress"; }),
+  CHECK_THAT(with([](auto& o) { o.gradients.comm_hook = comm_hook_kind::f16_compress; }),
              Catch::Contains("leave out strategy.comm_hook"));
 }
 

@@ -132,7 +132,7 @@ TEST_CASE("an infinite gradient on one rank: all ranks skip the step and lower t
 
 TEST_CASE("with the noop hook one rank has an infinite gradient: all ranks skip the step") {
   auto options = in(precision_kind::f16_mixed, 3);
-  options.gradients.comm_hook = "noop";
+  options.gradients.comm_hook = comm_hook_kind::noop;
   const auto skipped = end_of(options, spoiled::when::before_sum, 2);
   options.max_steps = 2;
   CHECK(skipped->weights_digest == end_of(options, spoiled::when::never, 0)->weights_digest);

@@ -202,13 +202,13 @@ TEST_CASE("a strategy says whether configure_model is called") {
     bool calls_configure_model() const override { return calls_; }
     bool calls_;
   };
-  struct telling : regression {
+  struct talking : regression {
     void configure_model() override { configured = true; }
     void on_fit_start() override { add_to_queue(value{configured}); }
     bool configured = false;
   };
   const auto calls = GENERATE(true, false);
-  const auto ends = run_good_job({.recipe = recipe_of<telling>(std::make_shared<table_data>(16),
+  const auto ends = run_good_job({.recipe = recipe_of<talking>(std::make_shared<table_data>(16),
                                                                with_strategy<choosing>(calls)),
                                   .options = mine(quick(1, 4, 1))});
   CHECK(ends[0].queued.at(0) == value{calls});
@@ -472,8 +472,8 @@ namespace {
 
 struct note_of_ends {
   std::mutex mutex;
-  std::vector<std::string> barriers;                       // on rank 0
-  std::map<std::int32_t, std::vector<std::string>> heard;  // by rank
+  std::vector<std::string> barriers;                        // on rank 0
+  std::map<std::int32_t, std::vector<std::string>> caught;  // by rank
 };
 using notes_ptr = std::shared_ptr<note_of_ends>;
 
@@ -482,7 +482,7 @@ struct out_of_paper : std::runtime_error {
   int sheets = 7;
 };
 
-std::string told_about(const std::exception_ptr& error, std::string_view type,
+std::string text_about(const std::exception_ptr& error, std::string_view type,
                        std::string_view what) {
   try {
     std::rethrow_exception(error);
@@ -509,7 +509,7 @@ struct listening : data_parallel {
   void on_exception(const std::exception_ptr& error, std::string_view type,
                     std::string_view what) override {
     const std::lock_guard lock{notes_->mutex};
-    notes_->heard[rank()].push_back("strategy: " + told_about(error, type, what));
+    notes_->caught[rank()].push_back("strategy: " + text_about(error, type, what));
   }
   notes_ptr notes_;
 };
@@ -524,7 +524,7 @@ struct failing : regression {
   void on_exception(const std::exception_ptr& error, std::string_view type,
                     std::string_view what) override {
     const std::lock_guard lock{notes_->mutex};
-    notes_->heard[rank()].push_back("module: " + told_about(error, type, what));
+    notes_->caught[rank()].push_back("module: " + text_about(error, type, what));
   }
   notes_ptr notes_;
   std::int32_t on_rank_;
@@ -537,7 +537,7 @@ TEST_CASE("on_exception: strategy and module of the failing rank get the excepti
   run_job({.recipe = make_recipe([=] { return std::make_shared<failing>(notes); },
                                  std::make_shared<table_data>(16), with_strategy<listening>(notes)),
            .options = mine(quick(2, 4, 2))});
-  CHECK(notes->heard[1] ==
+  CHECK(notes->caught[1] ==
         std::vector<std::string>{"strategy: no paper with 7", "module: no paper with 7"});
 }
 
@@ -551,8 +551,8 @@ TEST_CASE("on_exception: other ranks get an exception with type and text of the 
   const auto who = recipe->make(context);
   who->on(hooks::connect{}, {});
   who->on(hooks::on_exception{{}, "elsewhere::torn", "no ink"}, {});
-  CHECK(notes->heard[0] == std::vector<std::string>{"strategy: elsewhere::torn no ink",
-                                                    "module: elsewhere::torn no ink"});
+  CHECK(notes->caught[0] == std::vector<std::string>{"strategy: elsewhere::torn no ink",
+                                                     "module: elsewhere::torn no ink"});
 }
 
 TEST_CASE("an orderly teardown waits for all ranks, one after a failure for none") {

@@ -1,6 +1,6 @@
 // Goal: a step of several micro-batches exchanges gradients once, and an exception in the middle of
 // one ends all ranks. Modules with nothing to train and parameters with unusual layouts work.
-#include "backends/forwarding_communicator.hpp"
+#include "backends/collective/forwarding_communicator.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
 
@@ -213,9 +213,9 @@ TEST_CASE("parameters and gradients in unusual layouts train as in one process")
   options.accumulate_grad_batches = GENERATE(1, 2);
   CHECK(distance(trained<odd_layouts>(options, data), by_hand<odd_layouts>(options, *data)) <
         window_tolerance);
-  options.gradients.comm_hook = "bf16_compress";
+  options.gradients.comm_hook = comm_hook_kind::bf16_compress;
   CHECK(distance(trained<odd_layouts>(options, data), by_hand<odd_layouts>(options, *data)) < 1e-2);
-  options.gradients.comm_hook = "allreduce";
+  options.gradients.comm_hook = comm_hook_kind::allreduce;
   options.gradients.fused_step = true;
   CHECK(distance(trained<dense_layouts>(options, data), by_hand<dense_layouts>(options, *data)) <
         window_tolerance);

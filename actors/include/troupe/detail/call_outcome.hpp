@@ -37,7 +37,7 @@ struct spawned_call {
   job what;
   std::shared_ptr<call_slot<Result>> kept;
 };
-/// The call of any function.
+/// The job that calls `what(context, arguments...)` on each rank.
 template <class Function, class... Arguments>
 auto spawned_call_of(trainer_options how, Function what, Arguments... arguments) {
   spawned_call<spawned_result<Function, Arguments...>> call;
@@ -63,7 +63,7 @@ auto spawned_call_of(trainer_options how, const remote_function<Result, Paramete
   return call;
 }
 
-/// Joins the two. The result of a job that failed behind rank 0's return is dropped.
+/// Joins the two. The result of a job that failed after rank 0's return is dropped.
 template <class Result>
 call_outcome<Result> with_result(job_outcome ended, call_slot<Result>& kept) {
   call_outcome<Result> outcome{std::move(ended)};

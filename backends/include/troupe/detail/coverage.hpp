@@ -36,7 +36,7 @@ enum class coverage_kind : std::uint8_t {
   point(rare_fault, early_deadline, "a deadline of the supervisor is early") \
   point(rare_fault, checkpoint_refused, "a snapshot cannot be encoded") \
   point(rare, early_look, "a rank looks at its lane early") \
-  point(rare, told_twice, "the supervisor says an order twice") \
+  point(rare, sent_twice, "the supervisor says an order twice") \
   point(rare, said_twice, "a rank says a report twice") \
   point(rare, observations_full, "a queue of observations is full") \
   point(always, commit_grows, "committed steps never fall") \

@@ -40,7 +40,7 @@ class module_services {
 public:
   virtual ~module_services() = default;
   /// The strategy of the run.
-  virtual strategy& how() = 0;
+  virtual strategy& strategy_in_use() = 0;
   /// The position of the hook in progress.
   virtual const position& at() const = 0;
   /// The last reduced value of each name.

@@ -56,7 +56,7 @@ struct strategy_parts {
   /// Null: all ranks on this host.
   std::shared_ptr<cluster_environment> environment;
   /// Null: 32-true.
-  std::shared_ptr<troupe::precision> numbers;
+  std::shared_ptr<troupe::precision> precision;
   /// The job's accelerator and its devices on this host; none: the host's processors.
   chosen_devices place;
   /// Null: folders of safetensors with a manifest.
@@ -340,7 +340,7 @@ public:
   /// The module as the user wrote it; null before connect.
   const std::shared_ptr<troupe::module>& bare_module() const { return module_; }
   /// The rank's precision.
-  precision& numbers() const { return *parts_.numbers; }
+  precision& precision_in_use() const { return *parts_.precision; }
   /// What the rank was started with.
   const learner_context& about() const { return parts_.about; }
 

@@ -191,21 +191,25 @@ TEST_CASE("symbolic links inside a checkpoint's folder are refused", "[checkpoin
 TEST_CASE("files that contradict their manifest are refused", "[checkpoint]") {
   const run_folder run{{5}};
   auto files = encode_checkpoint(sample_snapshot(5), {});
-  const auto sealed = [&](auto change) {
+  const auto refusal_of = [&](auto change) {
     auto what = parse_manifest(*files.back().chunks[0], "x");
     change(what);
     write_text(run.path(5) / "manifest.json", render_manifest(what));
     return refusal([&] { read_checkpoint(run.path(5)); });
   };
-  CHECK(sealed([](manifest&) {}) == "accepted");
-  CHECK_THAT(sealed([](manifest& m) { m.files.pop_back(); }), Contains("does not name optimizer"));
-  CHECK_THAT(sealed([](manifest& m) { m.files.erase(m.files.begin()); }),
+  CHECK(refusal_of([](manifest&) {}) == "accepted");
+  CHECK_THAT(refusal_of([](manifest& m) { m.files.pop_back(); }),
+             Contains("does not name optimizer"));
+  CHECK_THAT(refusal_of([](manifest& m) { m.files.erase(m.files.begin()); }),
              Contains("does not name model"));
-  CHECK_THAT(sealed([](manifest& m) { m.tensors[0].shape = {1, 3}; }), Contains("other tensors"));
-  CHECK_THAT(sealed([](manifest& m) { m.tensors.pop_back(); }), Contains("other tensors"));
-  CHECK_THAT(sealed([](manifest& m) { m.files[0].bytes += 1; }), Contains("truncated"));
-  CHECK_THAT(sealed([](manifest& m) { m.weights_digest[0] ^= 1; }), Contains("weights_digest"));
-  CHECK(sealed([](manifest& m) { m.weights_digest.clear(); }) == "accepted");
+  CHECK_THAT(refusal_of([](manifest& m) {
+               m.tensors[0].shape = {1, 3};
+             }),
+             Contains("other tensors"));
+  CHECK_THAT(refusal_of([](manifest& m) { m.tensors.pop_back(); }), Contains("other tensors"));
+  CHECK_THAT(refusal_of([](manifest& m) { m.files[0].bytes += 1; }), Contains("truncated"));
+  CHECK_THAT(refusal_of([](manifest& m) { m.weights_digest[0] ^= 1; }), Contains("weights_digest"));
+  CHECK(refusal_of([](manifest& m) { m.weights_digest.clear(); }) == "accepted");
 }
 
 TEST_CASE("an additional file of the user is verified by its hash", "[checkpoint]") {

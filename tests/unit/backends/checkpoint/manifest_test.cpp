@@ -34,7 +34,7 @@ manifest parsed(const std::string& text) {
 }
 
 // A text with changed content and the right hash, as a hostile writer would make it.
-std::string sealed(const std::string& body) {
+std::string with_checksum(const std::string& body) {
   content_hash hash;
   hash.add(std::as_bytes(std::span{body}));
   return body + ",\n \"hash\": \"" + hash.hex() + "\"\n}\n";
@@ -58,7 +58,7 @@ std::string refusal_of(const std::string& from, const std::string& to) {
   auto body = without_trailer(render_manifest(sample()));
   const auto at = body.find(from);
   REQUIRE(at != std::string::npos);
-  return manifest_refusal(sealed(body.replace(at, from.size(), to)));
+  return manifest_refusal(with_checksum(body.replace(at, from.size(), to)));
 }
 
 }  // namespace
@@ -154,10 +154,11 @@ TEST_CASE("a manifest with a valid hash and invalid content is refused", "[check
              Contains("manifest.json"));
   CHECK_THAT(refusal_of("\"name\": \"model.safetensors\"", "\"name\": \".hidden\""),
              Contains(".hidden"));
-  CHECK_THAT(manifest_refusal(sealed("{\"a\":" + std::string(100000, '['))),
+  CHECK_THAT(manifest_refusal(with_checksum("{\"a\":" + std::string(100000, '['))),
              Contains("nested deeper"));
-  CHECK_THAT(manifest_refusal(sealed("[1")), Contains("not JSON"));
-  CHECK_THAT(manifest_refusal(sealed("{\"schema\": 1")), Contains("\"schema\" is not a text"));
+  CHECK_THAT(manifest_refusal(with_checksum("[1")), Contains("not JSON"));
+  CHECK_THAT(manifest_refusal(with_checksum("{\"schema\": 1")),
+             Contains("\"schema\" is not a text"));
 }
 
 TEST_CASE("is_plain_name refuses names that could leave the folder", "[checkpoint]") {

@@ -119,7 +119,7 @@ TEST_CASE("an exception in a passed hook is the failure of that hook", "[lane]")
 TEST_CASE("with a watcher of single hooks each hook is handled alone and reported", "[lane]") {
   passer who;
   names entered, current;
-  run_handler::surroundings around;
+  run_handler::lane_services around;
   around.entered = [&](const hook& h) { entered.emplace_back(name(h)); };
   around.current = [&](const hook& h) { current.emplace_back(name(h)); };
   run_handler handler{{}, std::move(around)};
@@ -155,8 +155,8 @@ TEST_CASE("a run continues at the hook that waits and ends at skip_epoch or atte
   CHECK(skipped.handled == 3);
 
   std::atomic<attention> word{attention::generation_closed};
-  run_handler told{{}, {&word, nullptr, nullptr, nullptr}};
-  const auto held = told.handle(who, run);
+  run_handler handler{{}, {&word, nullptr, nullptr, nullptr}};
+  const auto held = handler.handle(who, run);
   CHECK(held.outcome.word == run_verdict::attention);
   CHECK(held.handled == 0);
 }

@@ -17,7 +17,7 @@ collective_call decide_call(bool all) { return {.what = collective_kind::decide,
 
 // Decodes a control message with random damage: either it is refused, or the result encodes to
 // itself.
-void hear_damaged_control_message(std::mt19937_64& draw) {
+void receive_damaged_control_message(std::mt19937_64& draw) {
   constexpr std::size_t fields = offsetof(control_message, text);
   const collective_call sound{.what = collective_kind::all_reduce,
                               .type = dtype::bf16,
@@ -34,17 +34,17 @@ void hear_damaged_control_message(std::mt19937_64& draw) {
   std::memcpy(&sent, bytes.data(), bytes.size());
   REQUIRE(text_of(sent).size() <= sent.text.size());
   try {
-    const auto heard = call_of(sent);
-    REQUIRE(call_of(control_message_of(heard, false)) == heard);
-    REQUIRE((heard.what <= collective_kind::decide && heard.type <= dtype::c128));
-    REQUIRE(heard.operation <= reduction::product);
+    const auto received = call_of(sent);
+    REQUIRE(call_of(control_message_of(received, false)) == received);
+    REQUIRE((received.what <= collective_kind::decide && received.type <= dtype::c128));
+    REQUIRE(received.operation <= reduction::product);
     arrival_table r{{0, 1}};
     r.arrive(0, sound, true);
-    const auto differs = r.arrive(1, heard, sent.yes != 0);
+    const auto differs = r.arrive(1, received, sent.yes != 0);
     REQUIRE(differs.has_value() == !r.complete(0));
     if (differs) REQUIRE(differs->size() < 2000);
   } catch (const std::invalid_argument& error) {
-    REQUIRE(error.what() == std::string{"a note that no rank of this program sends"});
+    REQUIRE(error.what() == std::string{"a control message that no rank of this program sends"});
   }
 }
 
@@ -169,11 +169,11 @@ TEST_CASE("a damaged control message is refused or decodes to a valid call") {
   std::mt19937_64 draw{20261122};
   for (int round = 0; round < 2000; ++round) {
     CAPTURE(round);
-    hear_damaged_control_message(draw);
+    receive_damaged_control_message(draw);
   }
 }
 
 TEST_CASE("damaged control messages for a minute are refused or decode to a valid call",
           "[.minutes]") {
-  troupe::testing::for_a_minute(hear_damaged_control_message);
+  troupe::testing::for_a_minute(receive_damaged_control_message);
 }

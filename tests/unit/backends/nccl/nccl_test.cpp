@@ -228,7 +228,7 @@ TEST_CASE("an operation begins after its buffer's event and ends as an event of 
   });
 }
 
-TEST_CASE("an operation that has no event yet ends its wait with the group") {
+TEST_CASE("the group ends while a call waits for an operation's event: the call throws") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
   company ranks{backend, 2};
   const auto thrown = ranks.attempt([](communicator& c) {

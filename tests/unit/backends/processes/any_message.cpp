@@ -60,6 +60,7 @@ public:
     o.overfit_batches = small();
     o.check_val_every_n_epoch = small();
     o.gradient_clip_val = real();
+    o.gradients.comm_hook = comm_hook_kind::powersgd;
     o.gradients.broadcast_buffers = yes();
     o.gradients.sync_module_states = yes();
     o.gradient_clip_algorithm = hooks::clip_gradients::algorithm::value;

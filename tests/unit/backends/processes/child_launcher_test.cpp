@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/file_descriptor.hpp"
+#include "backends/local/file_descriptor.hpp"
 #include "tests/support/runner.hpp"
 
 #include "tests/support/catch.hpp"

@@ -156,9 +156,9 @@ TEST_CASE("bytes that are no message end the link") {
   std::array<int, 2> numbers{};
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, numbers.data()) == 0);
   boost::asio::io_context loop{1};
-  link_stream hearing{loop, numbers[0], us};
+  link_stream receiving{loop, numbers[0], us};
   std::vector<std::string> lost;
-  hearing.listen({{}, [&](const std::string& why) { lost.push_back(why); }});
+  receiving.listen({{}, [&](const std::string& why) { lost.push_back(why); }});
   auto bytes = link_greeting(us);
   bytes.resize(bytes.size() + 100, std::byte{0x55});
   REQUIRE(::write(numbers[1], bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
@@ -172,11 +172,11 @@ namespace {
 
 // One end of a link, and by hand the other one, which answers its heartbeats as long as it should.
 struct beating_end {
-  beating_end(link_heartbeats how, std::chrono::nanoseconds told) {
+  beating_end(link_heartbeats how, std::chrono::nanoseconds detection) {
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, numbers.data()) == 0);
     end = std::make_unique<link_stream>(loop, numbers[0], us, how);
     end->listen({{}, [this](const std::string& why) { lost.push_back(why); }});
-    say(link_greeting(us, told));
+    say(link_greeting(us, detection));
   }
   ~beating_end() { ::close(numbers[1]); }
   beating_end(const beating_end&) = delete;

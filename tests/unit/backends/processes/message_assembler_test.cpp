@@ -106,7 +106,7 @@ TEST_CASE("announced sizes allocate no memory and impossible ones are refused") 
 
 namespace {
 
-void hear_damaged(std::mt19937_64& draw) {
+void receive_damaged(std::mt19937_64& draw) {
   auto bytes = stream_of(
       {pack(any_message(draw(), draw()), nullptr), pack(any_message(draw(), draw()), nullptr)});
   for (int i = 0; i < 3; ++i) bytes[draw() % bytes.size()] = static_cast<std::byte>(draw() & 0xff);
@@ -122,10 +122,10 @@ void hear_damaged(std::mt19937_64& draw) {
 TEST_CASE("a damaged stream is refused or waits for more bytes") {
   CHECK(rc::check([](std::uint64_t seed) {
     std::mt19937_64 draw{seed};
-    hear_damaged(draw);
+    receive_damaged(draw);
   }));
 }
 
 TEST_CASE("damaged streams for a minute are refused or wait for more bytes", "[.minutes]") {
-  for_a_minute(hear_damaged);
+  for_a_minute(receive_damaged);
 }

@@ -71,16 +71,16 @@ TEST_CASE("join info survives writing and reading as text and damaged text is re
 }
 
 TEST_CASE("an assignment is decoded unchanged and only with the right secret") {
-  const assignment told{.shutdown = false,
+  const assignment sent{.shutdown = false,
                         .who = {job_id{9}, 3, 7, incarnation_id{0xffff'ffff'ffff'fff1}}};
-  auto block = encode_assignment(some_secret(), told);
+  auto block = encode_assignment(some_secret(), sent);
   const auto read = decode_assignment(block, some_secret());
   REQUIRE(read);
   CHECK_FALSE(read->shutdown);
-  CHECK(read->who.job == told.who.job);
+  CHECK(read->who.job == sent.who.job);
   CHECK(read->who.number == 3);
   CHECK(read->who.world == 7);
-  CHECK(read->who.incarnation == told.who.incarnation);
+  CHECK(read->who.incarnation == sent.who.incarnation);
   CHECK(decode_assignment(encode_assignment(some_secret(), {.shutdown = true, .who = {}}),
                           some_secret())
             ->shutdown);

@@ -39,7 +39,7 @@ private:
 };
 
 TEST_CASE("a staged operation takes the same memory for tensors of any size") {
-  const auto rendezvous = small_meeting();
+  const auto rendezvous = small_rendezvous();
   rank_processes ranks{
       2, [&](std::int32_t rank) {
         shm_backend backend{rendezvous};

@@ -1,7 +1,7 @@
 // Ranks of the shm communicator in processes that a test forks.
 #pragma once
 
-#include "backends/file_descriptor.hpp"
+#include "backends/local/file_descriptor.hpp"
 #include "backends/shm/shm.hpp"
 
 #include <poll.h>
@@ -82,7 +82,7 @@ private:
 
 // Small sizes, so that the cases pass where the address space of a process is limited.
 inline constexpr shm_sizes small_sizes{.registered_bytes = std::size_t{64} << 20};
-inline shm_rendezvous small_meeting() { return shm_rendezvous::create(small_sizes); }
+inline shm_rendezvous small_rendezvous() { return shm_rendezvous::create(small_sizes); }
 
 inline std::shared_ptr<communicator> open(shm_backend& backend, std::int32_t rank,
                                           std::int32_t world, std::uint64_t generation = 1,

@@ -21,7 +21,7 @@ namespace {
 
 using bytes = std::vector<std::byte>;
 
-const bytes& sound_meeting() {
+const bytes& sound_rendezvous() {
   static const bytes content = [] {
     const auto rendezvous =
         shm_rendezvous::create({.slot_bytes = 4096, .registered_bytes = 2u << 20});
@@ -34,8 +34,8 @@ const bytes& sound_meeting() {
 }
 
 // Damage to what is looked at before the rendezvous is trusted, or the wrong length.
-file_descriptor damaged_meeting(std::mt19937_64& draw) {
-  auto content = sound_meeting();
+file_descriptor damaged_rendezvous(std::mt19937_64& draw) {
+  auto content = sound_rendezvous();
   constexpr std::size_t head = offsetof(shm::control_segment_words, mutex);
   for (auto hits = draw() % 3; hits > 0; --hits)
     content[draw() % head] = static_cast<std::byte>(draw());
@@ -47,7 +47,7 @@ file_descriptor damaged_meeting(std::mt19937_64& draw) {
 }
 
 void adopt_damaged(std::mt19937_64& draw) {
-  const auto file = damaged_meeting(draw);
+  const auto file = damaged_rendezvous(draw);
   try {
     shm_backend backend{shm_rendezvous::adopt(file.get())};
     std::vector<std::shared_ptr<communicator>> ranks;
@@ -78,7 +78,7 @@ void ask_a_liar(std::mt19937_64& draw) {
     const auto count = plan % 4;  // of files
     std::vector<file_descriptor> files;
     for (std::uint64_t i = 0; i < count; ++i)
-      files.emplace_back(i == 0 ? damaged_meeting(own)
+      files.emplace_back(i == 0 ? damaged_rendezvous(own)
                                 : file_descriptor{open("/dev/null", O_RDWR | O_CLOEXEC)});
     char byte = 1;
     iovec data{&byte, 1};
@@ -121,7 +121,7 @@ void meet_hostility(std::mt19937_64& draw) {
 }
 
 TEST_CASE("a damaged rendezvous is refused or works and leaves no descriptor open") {
-  sound_meeting();
+  sound_rendezvous();
   const auto files = open_files();
   std::mt19937_64 draw{20261121};
   for (int round = 0; round < 150; ++round) {
@@ -131,8 +131,9 @@ TEST_CASE("a damaged rendezvous is refused or works and leaves no descriptor ope
   CHECK(open_files() == files);
 }
 
-TEST_CASE("damaged rendezvous for a minute leave no descriptor open", "[.minutes]") {
-  sound_meeting();
+TEST_CASE("damaged rendezvous files are opened for a minute: no descriptor stays open",
+          "[.minutes]") {
+  sound_rendezvous();
   const auto files = open_files();
   for_a_minute(meet_hostility);
   CHECK(open_files() == files);

@@ -39,7 +39,7 @@ constexpr bool maps_by_itself = false;
 
 TEST_CASE("registered memory of processes is reduced in place with the canonical bits") {
   for (const std::int32_t world : {2, 3, 4, 7}) {
-    const auto rendezvous = small_meeting();
+    const auto rendezvous = small_rendezvous();
     rank_processes ranks{world, [&](std::int32_t rank) {
                            shm_backend backend{rendezvous};
                            const auto c = open(backend, rank, world);
@@ -83,7 +83,7 @@ TEST_CASE("one rank's memory is registered and another's is not: the data goes t
 
 // Ranks reduce forever without a deadline; rank 1 is killed at some point.
 void kill_one(bool registered, std::size_t count, int when) {
-  const auto rendezvous = small_meeting();
+  const auto rendezvous = small_rendezvous();
   std::array<int, 2> ready{};
   REQUIRE(pipe(ready.data()) == 0);
   rank_processes ranks{
@@ -128,7 +128,7 @@ TEST_CASE("kill -9 of a rank ends the other ranks and the error names the lost r
 }
 
 TEST_CASE("a rank killed between operations is noticed by a rank that polls aborted()") {
-  const auto rendezvous = small_meeting();
+  const auto rendezvous = small_rendezvous();
   rank_processes ranks{2, [&](std::int32_t rank) {
                          shm_backend backend{rendezvous};
                          const auto c = open(backend, rank, 2);
@@ -142,7 +142,7 @@ TEST_CASE("a rank killed between operations is noticed by a rank that polls abor
 }
 
 TEST_CASE("a stopped rank is named by the deadline and gets a clean error when continued") {
-  const auto rendezvous = small_meeting();
+  const auto rendezvous = small_rendezvous();
   rank_processes ranks{
       3, [&](std::int32_t rank) {
         shm_backend backend{rendezvous};
@@ -170,7 +170,7 @@ TEST_CASE("a stopped rank is named by the deadline and gets a clean error when c
 }
 
 TEST_CASE("a rank stopped in the middle of an operation is named by the deadline") {
-  const auto rendezvous = small_meeting();
+  const auto rendezvous = small_rendezvous();
   std::array<int, 2> ready{};
   REQUIRE(pipe(ready.data()) == 0);
   rank_processes ranks{
@@ -211,7 +211,7 @@ void go_on_without(bool registered) {
   auto& at = *static_cast<progress*>(
       mmap(nullptr, sizeof(progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   constexpr std::size_t count = 1 << 20;
-  const auto rendezvous = small_meeting();
+  const auto rendezvous = small_rendezvous();
   rank_processes ranks{
       3, [&](std::int32_t rank) {
         auto& sums = at.sums[static_cast<std::size_t>(rank)];
@@ -275,7 +275,7 @@ std::size_t mappings() {
 }
 
 TEST_CASE("a thousand generations of two processes leak nothing") {
-  const auto rendezvous = small_meeting();
+  const auto rendezvous = small_rendezvous();
   const auto empty = file_bytes(rendezvous);
   rank_processes ranks{2, [&](std::int32_t rank) {
                          shm_backend backend{rendezvous};
@@ -306,7 +306,7 @@ TEST_CASE("a thousand generations of two processes leak nothing") {
 }
 
 TEST_CASE("a process is killed with memory of a generation that it left: the file releases it") {
-  const auto rendezvous = small_meeting();
+  const auto rendezvous = small_rendezvous();
   const auto empty = file_bytes(rendezvous);
   std::array<int, 2> left{};
   REQUIRE(pipe(left.data()) == 0);
@@ -334,10 +334,10 @@ TEST_CASE("a process is killed with memory of a generation that it left: the fil
 }
 
 // Its first thread ends; another one reports its life and waits for the signal.
-[[noreturn]] void live_without_first_thread(int tell) {
-  std::thread{[tell] {
+[[noreturn]] void live_without_first_thread(int to) {
+  std::thread{[to] {
     const auto self = process_life::own();
-    expect(write(tell, &self, sizeof self) == sizeof self, "the test process is notified");
+    expect(write(to, &self, sizeof self) == sizeof self, "the test process is notified");
     for (;;) pause();
   }}.detach();
   syscall(SYS_exit, 0);
@@ -352,11 +352,11 @@ char state_of(pid_t pid) {
 }
 
 TEST_CASE("a process whose first thread has ended is neither exiting nor over until it is killed") {
-  std::array<int, 2> told{};
-  REQUIRE(pipe(told.data()) == 0);
-  rank_processes alone{1, [&](std::int32_t) { live_without_first_thread(told[1]); }};
+  std::array<int, 2> ends{};
+  REQUIRE(pipe(ends.data()) == 0);
+  rank_processes alone{1, [&](std::int32_t) { live_without_first_thread(ends[1]); }};
   process_life life;
-  REQUIRE(read(told[0], &life, sizeof life) == sizeof life);
+  REQUIRE(read(ends[0], &life, sizeof life) == sizeof life);
   alone.await(0, [&] { return state_of(alone.pid(0)) == 'Z'; });
   CHECK_FALSE(life.exiting());
   CHECK_FALSE(life.over());
@@ -365,7 +365,7 @@ TEST_CASE("a process whose first thread has ended is neither exiting nor over un
   CHECK(alone.end(0) == -SIGKILL);
   CHECK(life.over());
   CHECK_FALSE(life.exiting());  // there is no such process any more
-  for (const int end : told) close(end);
+  for (const int end : ends) close(end);
 }
 
 TEST_CASE("a file size limit gives an error that names the limit instead of a signal") {
@@ -382,7 +382,7 @@ TEST_CASE("a file size limit gives an error that names the limit instead of a si
 }
 
 TEST_CASE("no more shared memory: ranks still reduce and the error names the subgroup's state") {
-  const auto rendezvous = small_meeting();
+  const auto rendezvous = small_rendezvous();
   rank_processes ranks{
       3, [&](std::int32_t rank) {
         shm_backend backend{rendezvous};
@@ -473,7 +473,7 @@ TEST_CASE("a rank that cannot map its memory ends the other ranks although its p
   std::array<int, 2> opened{};  // each pipe is written by one side and read by the other
   std::array<int, 2> refused{};
   REQUIRE((pipe(opened.data()) == 0 && pipe(refused.data()) == 0));
-  const auto hear = [](const std::array<int, 2>& from) {
+  const auto answer = [](const std::array<int, 2>& from) {
     char byte = 0;
     expect(read(from[0], &byte, 1) == 1, "a byte from the other side");
   };
@@ -482,7 +482,7 @@ TEST_CASE("a rank that cannot map its memory ends the other ranks although its p
         close(rank == 1 ? opened[1] : refused[1]);
         shm_backend backend{rendezvous};
         if (rank == 1) {
-          for (int i = 0; late && i < 2; ++i) hear(opened);
+          for (int i = 0; late && i < 2; ++i) answer(opened);
           const rlimit small{rlim_t{1} << 30, rlim_t{1} << 30};
           expect(setrlimit(RLIMIT_AS, &small) == 0, "a limit");
           const auto text = text_of<user_error>([&] { open(backend, 1, 3); });
@@ -490,7 +490,7 @@ TEST_CASE("a rank that cannot map its memory ends the other ranks although its p
           expect(write(refused[1], "xx", 2) == 2, "the other ranks are notified");
           for (;;) pause();
         }
-        if (!late) hear(refused);
+        if (!late) answer(refused);
         const auto c = open(backend, rank, 3);  // without any deadline
         if (late) expect(write(opened[1], "x", 1) == 1, "rank 1 is notified");
         const auto text = text_of<generation_closed>([&] { c->barrier("all")->wait(); });

@@ -68,7 +68,7 @@ TEST_CASE("coverage points in a call report to the owner's sink", "[baton][marks
     sometimes(true, coverage_point::link_silent);
   };
   {
-    const coverage_scope heard{&watcher};
+    const coverage_scope scope{&watcher};
     CHECK_FALSE(lane.run(call));
     CHECK(watcher.hits == 1);
     CHECK(lane.go_on());

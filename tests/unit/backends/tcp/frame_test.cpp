@@ -99,9 +99,9 @@ TEST_CASE("calls and rank lists and endings are decoded unchanged") {
 TEST_CASE("the longest control messages of the largest world fit into a frame") {
   std::vector<std::int32_t> all;
   for (std::int32_t rank = 0; rank < world_max; ++rank) all.push_back(rank);
-  CHECK(encode_ranks(all).size() <= note_max);
+  CHECK(encode_ranks(all).size() <= extension_max);
   CHECK(encode(collectives::end_reason{.text = std::string(2 * reason_max, 'x'), .missing = all})
-            .size() <= note_max);
+            .size() <= extension_max);
 }
 
 TEST_CASE("decoding random bytes gives a value that encodes to them or a wire_error") {
@@ -116,7 +116,7 @@ TEST_CASE("decoding random bytes gives a value that encodes to them or a wire_er
     hello_block greeting = encode(hello{.world = 2, .from = 1});
     answer_block reply = encode(answer{.text = "no"});
     header_block header = encode(frame_header{.kind = frame_kind::call, .number = 3});
-    note bytes(random() % 60);
+    extension bytes(random() % 60);
     for (auto& b : bytes) b = static_cast<std::byte>(random() % 8 == 0 ? random() : random() % 6);
     const auto damage = [&](auto& block) {
       for (auto hits = random() % 4; hits > 0; --hits)
@@ -130,7 +130,7 @@ TEST_CASE("decoding random bytes gives a value that encodes to them or a wire_er
     harmless([&] {
       const auto read = decode_header(header);
       REQUIRE(encode(read) == header);  // no bit is ignored
-      REQUIRE(read.note_bytes <= note_max);
+      REQUIRE(read.extension_bytes <= extension_max);
       REQUIRE(read.body_bytes <= body_max);
     });
     harmless([&] {

@@ -95,13 +95,13 @@ public:
     REQUIRE(send(link.get(), said.data(), said.size(), MSG_NOSIGNAL) ==
             static_cast<ssize_t>(said.size()));
     shutdown(link.get(), SHUT_WR);
-    const auto heard = read_up_to(link, answer_bytes);
-    if (heard.size() < answer_bytes) {
-      REQUIRE(heard.empty());
+    const auto received = read_up_to(link, answer_bytes);
+    if (received.size() < answer_bytes) {
+      REQUIRE(received.empty());
       return;
     }
     answer_block block;
-    std::copy_n(heard.begin(), block.size(), block.begin());
+    std::copy_n(received.begin(), block.size(), block.begin());
     const auto verdict = decode_answer(block);
     if (verdict.code != answer_code::welcome) {
       REQUIRE(verdict.secret == job_secret{});

@@ -87,7 +87,7 @@ void damage(bytes& talk, std::mt19937_64& random) {
 }
 
 // Rank 0 of two, with operations of its own in flight, receives `all`.
-void hear(const talks& all, std::mt19937_64& random) {
+void receive_all(const talks& all, std::mt19937_64& random) {
   constexpr std::size_t count = 400000;
   std::vector<float> memory(count + 64, 1.0f);
   const auto rank = std::make_shared<mesh>(group_description{.world = 2}, 2);
@@ -107,7 +107,7 @@ void hear(const talks& all, std::mt19937_64& random) {
                                                   .count = random() % 2 == 0 ? 10u : 400000u},
                                          .in = memory.data(),
                                          .out = memory.data()}));
-  bytes heard(1 << 16);
+  bytes received(1 << 16);
   std::array<std::size_t, 2> sent{};
   // A frame that never becomes due is not read, so sending may block.
   for (int idle = 0; sent[0] + sent[1] < all[0].size() + all[1].size() && idle < 20; ++idle) {
@@ -119,7 +119,7 @@ void hear(const talks& all, std::mt19937_64& random) {
     if (took > 0) idle = 0;
     rank->attend();
     for (const auto& end : far)
-      while (recv(end.get(), heard.data(), heard.size(), 0) > 0) {
+      while (recv(end.get(), received.data(), received.size(), 0) > 0) {
       }
   }
   for (auto& end : far) end.reset();
@@ -140,10 +140,10 @@ long most_memory() {
   return used.ru_maxrss;
 }
 
-void hear_damaged(std::mt19937_64& random) {
+void receive_damaged(std::mt19937_64& random) {
   auto all = sound_talk(random);
   for (auto& talk : all) damage(talk, random);
-  hear(all, random);
+  receive_all(all, random);
 }
 
 TEST_CASE("a peer that sends damaged frames ends its group and costs no memory") {
@@ -152,7 +152,7 @@ TEST_CASE("a peer that sends damaged frames ends its group and costs no memory")
   for (int round = 0; round < 600; ++round) {
     if (round == 200) before = most_memory();
     CAPTURE(round);
-    hear_damaged(random);
+    receive_damaged(random);
   }
   CHECK(most_memory() < before + (64 << 10));  // the frames of one round are a few hundred KiB
 }
@@ -162,7 +162,7 @@ TEST_CASE("damaged frames for a minute end the group and cost no memory", "[.min
   int round = 0;
   testing::for_a_minute([&](std::mt19937_64& random) {
     if (++round == 200) before = most_memory();
-    hear_damaged(random);
+    receive_damaged(random);
   });
   if (before != 0) CHECK(most_memory() < before + (64 << 10));
 }

@@ -41,7 +41,7 @@ TEST_CASE("the number of connections must be from 1 to 16") {
 }
 
 TEST_CASE("a rendezvous gives all ranks the same number of connections") {
-  for (const auto& kind : process_meetings()) {
+  for (const auto& kind : process_rendezvous_kinds()) {
     if (kind->name() != "tcp") continue;
     CHECK_THROWS_AS(kind->arrange({.tcp_streams = 0}), user_error);
     CHECK_THROWS_AS(kind->arrange({.tcp_streams = 65537}), user_error);

@@ -28,7 +28,7 @@ constexpr std::size_t ranks_max = 4;
 constexpr std::size_t generations_max = 2;
 
 // Shared by the processes of a case: their ports, their progress, and their errors.
-struct board {
+struct shared_page {
   using ports = std::array<std::atomic<std::uint16_t>, ranks_max>;
   std::array<ports, generations_max> places;
   std::array<std::atomic<int>, ranks_max> steps;
@@ -38,7 +38,7 @@ struct board {
 
 class shared_table final : public tcp_rendezvous {
 public:
-  explicit shared_table(board& on) : on_(on) {}
+  explicit shared_table(shared_page& on) : on_(on) {}
   void publish(const group_description& who, const tcp_address& at) override {
     port(who, who.rank).store(at.port);
   }
@@ -52,17 +52,17 @@ private:
   std::atomic<std::uint16_t>& port(const group_description& who, std::int32_t rank) {
     return on_.places.at(who.generation.value() - 1)[static_cast<std::size_t>(rank)];
   }
-  board& on_;
+  shared_page& on_;
 };
 
-using body = std::function<void(communicator&, board&, tcp_backend&)>;
+using body = std::function<void(communicator&, shared_page&, tcp_backend&)>;
 
 // One child process per rank. Children that still live at the end of a case are killed.
 class processes {
 public:
   processes(std::int32_t world, milliseconds deadline, const body& what, std::uint16_t streams = 4)
-      : board_(*static_cast<board*>(mmap(nullptr, sizeof(board), PROT_READ | PROT_WRITE,
-                                         MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+      : page_(*static_cast<shared_page*>(mmap(nullptr, sizeof(shared_page), PROT_READ | PROT_WRITE,
+                                              MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
     for (std::int32_t rank = 0; rank < world; ++rank) {
       const auto child = fork();
       if (child == 0) live(rank, world, deadline, what, streams);
@@ -74,7 +74,7 @@ public:
       signal(rank, SIGKILL);
       end(rank);
     }
-    munmap(&board_, sizeof(board));
+    munmap(&page_, sizeof(shared_page));
   }
   processes(const processes&) = delete;
   processes& operator=(const processes&) = delete;
@@ -82,15 +82,15 @@ public:
   void signal(std::size_t rank, int number) {
     if (children_[rank] > 0) kill(children_[rank], number);
   }
-  board& shared() { return board_; }
+  shared_page& shared() { return page_; }
   /// Waits until the rank has reached `step`.
   void await_step(std::size_t rank, int step) {
     const file_descriptor life{static_cast<int>(syscall(SYS_pidfd_open, children_[rank], 0))};
     pollfd over{life.get(), POLLIN, 0};
-    while (board_.steps[rank].load() < step && poll(&over, 1, 1) == 0) {
+    while (page_.steps[rank].load() < step && poll(&over, 1, 1) == 0) {
     }
-    INFO("rank " << rank << ": " << board_.last_words[rank].data());
-    REQUIRE(board_.steps[rank].load() >= step);
+    INFO("rank " << rank << ": " << page_.last_words[rank].data());
+    REQUIRE(page_.steps[rank].load() >= step);
   }
   /// An empty text for a rank that succeeded; otherwise its error or the signal that ended it.
   std::string end(std::size_t rank) {
@@ -98,7 +98,7 @@ public:
     int status = 0;
     waitpid(std::exchange(children_[rank], -1), &status, 0);
     if (WIFSIGNALED(status)) return "signal " + std::to_string(WTERMSIG(status));
-    return board_.last_words[rank].data();
+    return page_.last_words[rank].data();
   }
 
 private:
@@ -107,13 +107,13 @@ private:
     std::string said;
     try {
       tcp_backend backend{
-          tcp_options{.rendezvous = std::make_shared<shared_table>(board_), .streams = streams}};
+          tcp_options{.rendezvous = std::make_shared<shared_table>(page_), .streams = streams}};
       const auto mine = backend.open({.job = job_id{1},
                                       .generation = generation_id{1},
                                       .rank = rank,
                                       .world = world,
                                       .deadline = deadline});
-      what(*mine, board_, backend);
+      what(*mine, page_, backend);
     } catch (const collective_timeout& error) {
       said = std::string{"timeout: "} + error.what();
     } catch (const generation_closed& error) {
@@ -121,16 +121,16 @@ private:
     } catch (const std::exception& error) {
       said = error.what();
     }
-    auto& words = board_.last_words[static_cast<std::size_t>(rank)];
+    auto& words = page_.last_words[static_cast<std::size_t>(rank)];
     std::strncpy(words.data(), said.c_str(), words.size() - 1);
     _exit(0);
   }
 
-  board& board_;
+  shared_page& page_;
   std::vector<pid_t> children_;
 };
 
-void reduce_for_ever(communicator& c, board& on, tcp_backend&) {
+void reduce_for_ever(communicator& c, shared_page& on, tcp_backend&) {
   std::vector<float> memory(3 << 20, 1.0f);
   for (;;) {
     c.all_reduce({memory.data(), memory.size(), dtype::f32}, reduction::mean)->wait();
@@ -146,7 +146,7 @@ TEST_CASE("processes reduce to the bits of the canonical tree") {
   for (std::int32_t rank = 0; rank < world; ++rank)
     leaves.push_back(testing::odd_values(dtype::bf16, count, rank, 5));
   const auto expected = testing::reference_reduction(dtype::bf16, reduction::sum, leaves);
-  processes ranks{world, milliseconds{0}, [&](communicator& c, board&, tcp_backend&) {
+  processes ranks{world, milliseconds{0}, [&](communicator& c, shared_page&, tcp_backend&) {
                     auto memory = leaves[static_cast<std::size_t>(c.group().rank)];
                     c.all_reduce({memory.data(), count, dtype::bf16}, reduction::sum)->wait();
                     if (memory != expected) throw std::logic_error("other bits");
@@ -191,7 +191,7 @@ TEST_CASE("a stopped rank is named by the deadline and gets a clean error when c
 // memory.
 TEST_CASE("a rank that wakes up late writes nothing into the memory of a later generation") {
   const std::uint16_t streams = GENERATE(1, 4);
-  const auto go_on = [](communicator& old, board& on, tcp_backend& backend) {
+  const auto go_on = [](communicator& old, shared_page& on, tcp_backend& backend) {
     const auto rank = old.group().rank;
     auto& steps = on.steps[static_cast<std::size_t>(rank)];
     constexpr std::size_t count = 3 << 20;
@@ -232,7 +232,7 @@ TEST_CASE("a rank that wakes up late writes nothing into the memory of a later g
 }
 
 TEST_CASE("a rank that ends while others reduce without it does not disturb them") {
-  processes ranks{3, milliseconds{0}, [](communicator& c, board&, tcp_backend&) {
+  processes ranks{3, milliseconds{0}, [](communicator& c, shared_page&, tcp_backend&) {
                     c.barrier("all")->wait();
                     if (c.group().rank == 2) return;
                     std::vector<double> memory(100000, 1.0);

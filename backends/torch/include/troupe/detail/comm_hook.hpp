@@ -60,7 +60,7 @@ private:
   memory* kept_;
 };
 
-/// What a hook promises: the bucket's sum, later.
+/// What a hook returns: how to get the bucket's sum when it is complete.
 struct bucket_future {
   /// Null: there is nothing to wait for.
   work_ptr pending;
@@ -84,8 +84,8 @@ bucket_future noop_hook(const gradient_bucket& bucket);
 comm_hook f16_compress_wrapper(comm_hook inner);
 comm_hook bf16_compress_wrapper(comm_hook inner);
 
-/// By the name of gradient_options::comm_hook, each with a new state; null for `allreduce`, which
-/// needs none. Throws user_error (bad_configuration) that lists the names.
-comm_hook named_comm_hook(const gradient_options& from);
+/// The hook of gradient_options::comm_hook, with a new state; null for `allreduce`, which needs
+/// none.
+comm_hook comm_hook_of(const gradient_options& from);
 
 }  // namespace troupe

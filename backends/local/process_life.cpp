@@ -1,4 +1,4 @@
-#include "backends/process_life.hpp"
+#include "backends/local/process_life.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>

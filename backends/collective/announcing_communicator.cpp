@@ -1,4 +1,4 @@
-#include "backends/announcing_communicator.hpp"
+#include "backends/collective/announcing_communicator.hpp"
 
 #include "troupe/device_collectives.hpp"
 

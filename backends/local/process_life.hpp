@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "backends/file_descriptor.hpp"
+#include "backends/local/file_descriptor.hpp"
 
 namespace troupe {
 
