@@ -13,7 +13,7 @@ import sys
 import xml.etree.ElementTree
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-HEADERS = ("messages", "backends", "backends/torch", "actors", "apps/testing")  # their include folders
+HEADERS = ("messages", "backends", "backends/torch", "actors", "apps/testing", "apps/troupe")  # their include folders
 SKIPPED = 77  # for ctest
 
 

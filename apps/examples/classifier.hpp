@@ -22,6 +22,10 @@ struct classifier : troupe::module {
     log_ratio("test/accuracy", right.item<double>(), static_cast<double>(b.samples()));
     return {};
   }
+  // The scores of the classes.
+  troupe::value predict_step(const troupe::batch& b, int64_t) override {
+    return troupe::boxed(net->forward(b[0]));
+  }
   troupe::optimizers configure_optimizers() override {
     return torch::optim::SGD(parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   }

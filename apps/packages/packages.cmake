@@ -34,6 +34,9 @@ set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
 
 # What the CMake package looks for.
 set(needs libcaf-dev "libboost1.81-dev | libboost-dev (>= 1.81)" libfmt-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev)
+if(OpenSSL_FOUND)
+  list(APPEND needs libssl-dev)
+endif()
 get_property(found GLOBAL PROPERTY TROUPE_BUILT_WITH_MPI)
 if(found)
   list(APPEND needs libopenmpi-dev)

@@ -2,6 +2,7 @@
 // the real catalog (torch_catalog.cpp); tests of the program pass one of integers.
 #pragma once
 
+#include "apps/troupe/schema.hpp"
 #include "troupe/learner.hpp"
 #include "troupe/outcome.hpp"
 
@@ -23,13 +24,16 @@ namespace troupe::program {
 struct model_facts {
   std::string name;
   std::string summary;
+  bool own = false;   ///< a user's, and not built in
+  schema settings{};  ///< a user's: keys without their table
 };
 
 struct data_facts {
   std::string name;
   std::string summary;
-  std::string folder;     ///< where it is looked for by default
-  bool has_test = false;  ///< whether a fit ends with a test
+  std::string folder;  ///< where it is looked for by default
+  bool own = false;    ///< a user's, and not built in
+  schema settings{};   ///< a user's: keys without their table
 };
 
 struct device_facts {
@@ -42,7 +46,13 @@ struct device_facts {
 /// The model of `troupe bench recovery`; not for users, so `models` does not list it.
 inline constexpr const char* recovery_model = "recovery";
 
-/// What a user chose to train. Values are those of the settings of the same names.
+/// Values of a user's own settings, by their keys without the table. Those that are not set are
+/// left out.
+using own_values = std::map<std::string, setting_value>;
+
+/// What a user chose to train. Values are those of the settings of the same names. A user's model
+/// has `model_settings` and none of `hidden`, `dropout` and the optimizer's; a user's data set has
+/// `data_settings` in place of the other settings of data.
 struct learning {
   std::string model;
   std::vector<std::int64_t> hidden;
@@ -60,6 +70,8 @@ struct learning {
   std::int64_t warmup_epochs = 0;
   std::int64_t epochs = 0;             ///< of the run
   std::vector<std::string> callbacks;  ///< `NAME[,KEY=VALUE...]`, in their order
+  own_values model_settings;
+  own_values data_settings;
 };
 
 /// What a trained model is to write.
@@ -111,6 +123,8 @@ public:
   virtual std::vector<data_facts> data_sets() const = 0;
   /// What each rank trains or evaluates. Reads no data: what is wrong with that fails the job.
   virtual recipe_ptr recipe(const learning& what) const = 0;
+  /// Whether a fit of it ends with a test.
+  virtual bool has_test(const learning& what) const = 0;
 
   /// Makes `of` a fit with `options` that raises the learning rate, and `options` those of a short
   /// one. Throws user_error (bad_configuration) for an impossible search.
@@ -131,8 +145,9 @@ public:
   virtual file_pieces torch_checkpoint(const snapshot& what) const = 0;
   /// The prompt and what the model makes of it, the same for equal arguments.
   virtual std::string write(const writing& what) const = 0;
-  /// One line of JSON per prediction of a predict run's result.
-  virtual std::vector<std::string> predictions(const value& result) const = 0;
+  /// One line of JSON per prediction of the result of a predict run of that model.
+  virtual std::vector<std::string> predictions(const std::string& model,
+                                               const value& result) const = 0;
 
   /// Libraries by name, for doctor and manifests.
   virtual std::map<std::string, std::string> versions() const = 0;

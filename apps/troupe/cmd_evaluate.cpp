@@ -35,7 +35,9 @@ void print(stage purpose, const run_plan& plan, const job_outcome& outcome, cons
   const bool json = plan.settings.flag("json");
   if (purpose == stage::predict && outcome.status == job_outcome::ending::finished) {
     std::string lines;
-    for (const auto& line : around.learning.predictions(outcome.result)) lines += line + "\n";
+    for (const auto& line :
+         around.learning.predictions(plan.settings.text("model.name"), outcome.result))
+      lines += line + "\n";
     screen.results(lines);
     return;
   }

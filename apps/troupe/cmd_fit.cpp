@@ -167,11 +167,8 @@ private:
     if (outcome.status != job_outcome::ending::finished || !outcome.weights) return false;
     const auto& limit = shared_.options.limit_test_batches;
     const bool none = std::visit([](auto x) { return x == 0; }, limit);
-    const auto all = around_.learning.data_sets();
-    const auto data = std::find_if(all.begin(), all.end(), [&](const data_facts& one) {
-      return one.name == plan_.settings.text("data.name");
-    });
-    return !none && shared_.options.max_steps != 0 && data != all.end() && data->has_test;
+    return !none && shared_.options.max_steps != 0 &&
+           around_.learning.has_test(learning_of(plan_.settings));
   }
 
   // Tests the trained weights and adds the metrics to those of the fit.
@@ -232,9 +229,8 @@ private:
       screen.note(fmt::format("stopped after {} steps, without a checkpoint", result.loop.steps));
     else if (result.status == job_outcome::ending::stopped)
       screen.note(
-          fmt::format("stopped after {} steps; go on with: troupe fit --run-dir {} "
-                      "--resume latest",
-                      result.loop.steps, plan_.folder));
+          fmt::format("stopped after {} steps; go on with: {} fit --run-dir {} --resume latest",
+                      result.loop.steps, around_.name, plan_.folder));
     if (result.non_finite_steps > 0)
       screen.warning(fmt::format("the loss of {} of {} steps was not finite",
                                  result.non_finite_steps, result.loop.steps));

@@ -3,6 +3,7 @@
 #include "apps/troupe/command_line.hpp"
 #include "apps/troupe/output_file.hpp"
 #include "apps/troupe/project_files.hpp"
+#include "apps/troupe/replaced.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
@@ -26,13 +27,6 @@ std::string project_name(const files::path& folder) {
   return name;
 }
 
-std::string named(std::string text, const std::string& name) {
-  const std::string mark = "@NAME@";
-  for (auto at = text.find(mark); at != std::string::npos; at = text.find(mark, at + name.size()))
-    text.replace(at, mark.size(), name);
-  return text;
-}
-
 void make_folder(const files::path& folder) {
   std::error_code failed;
   files::create_directories(folder, failed);
@@ -52,7 +46,7 @@ program_end write_project(const files::path& folder, console& screen) {
   for (const auto& one : project_files()) {
     const auto path = folder / one.path;
     make_folder(path.parent_path());
-    write_output(path.string(), {named(one.text, project_name(folder))}, false);
+    write_output(path.string(), {replaced(one.text, "@NAME@", project_name(folder))}, false);
   }
   screen.note(
       fmt::format("{} says how to build it and how to run it", (folder / "README.md").string()));

@@ -56,12 +56,15 @@ public:
     return {exit_status_of(by, runner_.signal()), !by.survivors.empty()};
   }
 
-  // Prints what was found: as JSON, or as a line that says how to use it.
-  void print(ordered_json found, const std::string& name, const std::string& number) const {
+  // Prints what was found: as JSON, or as a line that says how to use it. `key`: the setting, which
+  // a user's model need not have.
+  void print(ordered_json found, const std::string& name, std::string_view key,
+             const std::string& number) const {
     if (settings_.flag("json"))
       return screen().result(found.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
-    screen().result(fmt::format("{0} {2}; use it with --{1} {2}", name,
-                                name == "learning rate" ? "learning-rate" : "batch-size", number));
+    const auto* one = find_setting(settings_.all(), key);
+    screen().result(fmt::format("{} {}", name, number) +
+                    (one ? fmt::format("; use it with {} {}", one->flag, number) : ""));
   }
 
 private:
@@ -90,7 +93,7 @@ program_end tune_rate(const schema& all, const given& what, const context& aroun
               {"learning_rate", *curve.suggestion},
               {"rates", curve.rates},
               {"losses", curve.losses}},
-             "learning rate", fmt::format("{:.6g}", *curve.suggestion));
+             "learning rate", "optimizer.learning_rate", fmt::format("{:.6g}", *curve.suggestion));
   return {};
 }
 
@@ -127,7 +130,7 @@ program_end tune_size(const schema& all, const given& what, const context& aroun
     return tune.ended(last);
   }
   tune.print({{"schema", "troupe.tune/1"}, {"command", "batch-size"}, {"batch_size", found}},
-             "batch size", fmt::format("{}", found));
+             "batch size", "batch_size", fmt::format("{}", found));
   return {};
 }
 

@@ -1,5 +1,7 @@
 #include "apps/troupe/completion.hpp"
 
+#include "apps/troupe/replaced.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,6 +23,15 @@ texts split(const std::string& text, char mark) {
     begin = end + 1;
   }
   return parts;
+}
+
+// A piece of a script, which is written for `troupe`, for another program: its functions and its
+// name are its own.
+std::string named(std::string_view text, const std::string& program) {
+  auto safe = "_" + program;
+  for (auto& c : safe)
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  return replaced(replaced(std::string{text}, "_troupe", safe), " troupe", " " + program);
 }
 
 // For the shells' single quotes.
@@ -108,16 +119,20 @@ std::string tables(const command_facts& top, const schema& all) {
     for (const auto& one : command.arguments) arguments.add(path, value_lines(one.names.front()));
   });
   texts names;
-  for (const auto& one : all) {
+  for (const auto& key : keys_of(all)) {
+    const auto& one = *find_setting(all, key);
     names.push_back(one.key + "\t" + one.help);
     key_values.add(one.key, joined(choices_of(one)));
   }
-  return commands.function("_troupe_commands", "WORDS: the commands below a command") +
-         flags.function("_troupe_flags", "WORDS: the flags of a command") +
-         values.function("_troupe_values", "WORDS --FLAG: the values of a flag that has one") +
-         arguments.function("_troupe_arguments", "WORDS: a command's arguments") +
-         "# The keys of all settings.\n_troupe_keys() {\n" + printed(names) + "\n}\n" +
-         key_values.function("_troupe_key_values", "KEY: the values of a setting");
+  const auto function = [&](const cases& of, const char* name, const char* about) {
+    return of.function(named(name, top.name), about);
+  };
+  return function(commands, "_troupe_commands", "WORDS: the commands below a command") +
+         function(flags, "_troupe_flags", "WORDS: the flags of a command") +
+         function(values, "_troupe_values", "WORDS --FLAG: the values of a flag that has one") +
+         function(arguments, "_troupe_arguments", "WORDS: a command's arguments") +
+         named("# The keys of all settings.\n_troupe_keys() {\n", top.name) + printed(names) +
+         "\n}\n" + function(key_values, "_troupe_key_values", "KEY: the values of a setting");
 }
 
 // Bash divides words at "=" where COMP_WORDBREAKS has it, also the flags' values and KEY=VALUE.
@@ -266,25 +281,27 @@ end
 complete -c troupe -f
 )shell";
 
-std::string fish_offers(const value_facts& what) {
+std::string fish_offers(const value_facts& what, const std::string& program) {
   auto offers = what.words;
   if (what.folders) offers.emplace_back("(__fish_complete_directories (commandline -ct) \"\")");
-  if (what.keys) offers.emplace_back("(__troupe_settings)");
+  if (what.keys) offers.push_back(named("(__troupe_settings)", program));
   return offers.empty() ? ""
                         : " -a " + quoted(fmt::format("{}", fmt::join(offers, " ")), shell::fish);
 }
 
-std::string fish_flag(const flag_facts& flag, const std::string& name) {
+std::string fish_flag(const flag_facts& flag, const std::string& name, const std::string& program) {
   const auto line = "-l " + name.substr(2);
   if (flag.shape.empty()) return line;
   const auto what = values_of(flag.shape);
-  return line + (what.files ? " -F" : " -f") + (flag.value_needed ? " -r" : "") + fish_offers(what);
+  return line + (what.files ? " -F" : " -f") + (flag.value_needed ? " -r" : "") +
+         fish_offers(what, program);
 }
 
-std::string fish_settings(const schema& all) {
-  std::string keys = "function __troupe_keys\n";
-  std::string choices = "function __troupe_key_values\n    switch $argv[1]\n";
-  for (const auto& one : all) {
+std::string fish_settings(const schema& all, const std::string& program) {
+  auto keys = named("function __troupe_keys\n", program);
+  auto choices = named("function __troupe_key_values\n    switch $argv[1]\n", program);
+  for (const auto& key : keys_of(all)) {
+    const auto& one = *find_setting(all, key);
     keys += fmt::format("    printf '%s=\\t%s\\n' {} {}\n", one.key, quoted(one.help, shell::fish));
     const auto possible = choices_of(one);
     if (!possible.empty())
@@ -306,19 +323,22 @@ std::string fish_script(const command_facts& top, const schema& all) {
     };
     for (const auto& below : command.commands) add("-a " + below.name, below.about);
     for (const auto& flag : command.flags)
-      for (const auto& name : flag.names) add(fish_flag(flag, name), flag.about);
+      for (const auto& name : flag.names) add(fish_flag(flag, name, top.name), flag.about);
     for (const auto& one : command.arguments) {
       const auto what = values_of(one.names.front());
-      const auto line = (what.files ? "-F" : "-f") + fish_offers(what);
+      const auto line = (what.files ? "-F" : "-f") + fish_offers(what, top.name);
       if (line != "-f") add(line, one.about);
     }
   });
-  auto text = fmt::format("set -g __troupe_commands {}\n{}{}", fmt::join(known, " "),
-                          fish_settings(all), fish_front);
+  auto text =
+      fmt::format("{} {}\n{}{}", named("set -g __troupe_commands", top.name), fmt::join(known, " "),
+                  fish_settings(all, top.name), named(fish_front, top.name));
   for (const auto& [line, commands] : lines)
     text += fmt::format(
-        "complete -c troupe -n {} {}\n",
-        quoted(fmt::format("__troupe_at {}", fmt::join(commands, " ")), shell::fish), line);
+        "complete -c {} -n {} {}\n", top.name,
+        quoted(fmt::format("{} {}", named("__troupe_at", top.name), fmt::join(commands, " ")),
+               shell::fish),
+        line);
   return text;
 }
 
@@ -343,11 +363,11 @@ value_facts values_of(const std::string& shape) {
 std::string completion_script(shell of, const command_facts& top, const schema& all) {
   const std::string_view name = of == shell::bash ? "bash" : of == shell::zsh ? "zsh" : "fish";
   auto text =
-      fmt::format("# {} completion of troupe, made by `troupe completion {}`.\n", name, name);
-  if (of == shell::zsh) text = "#compdef troupe\n" + text;
+      fmt::format("# {0} completion of {1}, made by `{1} completion {0}`.\n", name, top.name);
+  if (of == shell::zsh) text = "#compdef " + top.name + "\n" + text;
   if (of == shell::fish) return text + fish_script(top, all);
-  text += tables(top, all) + word_function(top);
-  return text.append(of == shell::bash ? bash_front : zsh_front);
+  text += tables(top, all) + named(word_function(top), top.name);
+  return text + named(of == shell::bash ? bash_front : zsh_front, top.name);
 }
 
 }  // namespace troupe::program

@@ -140,6 +140,22 @@ ordered_json property(const setting& one) {
   return type;
 }
 
+// Settings of several models or data sets may have one key: each is possible.
+void add_property(ordered_json& among, const setting& one) {
+  const auto name = name_of(one.key);
+  if (!among.contains(name)) {
+    among[name] = property(one);
+    return;
+  }
+  auto& there = among[name];
+  if (there.contains("x-variable")) {
+    auto first = std::move(there);
+    there = {{"anyOf", ordered_json::array()}};
+    there["anyOf"].push_back(std::move(first));
+  }
+  there["anyOf"].push_back(property(one));
+}
+
 // A key of earlier versions, which a file may still have.
 ordered_json former_property(const setting& one) {
   auto type = type_of(one);
@@ -187,7 +203,7 @@ std::string json_schema(const schema& all) {
       within = &inner["properties"];
       begin = end + 1;
     }
-    (*within)[name_of(one.key)] = property(one);
+    add_property(*within, one);
     // `model = "cnn"` is `model.name`.
     if (name_of(one.key) == "name" && table.find('.') == std::string::npos) {
       auto& named = properties[table];

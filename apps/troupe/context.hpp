@@ -34,6 +34,9 @@ struct context {
   cluster_facts cluster{};
   /// What mpirun's other processes do instead of running a job: each is a rank of the first one's.
   std::function<program_end()> be_rank{};
+  std::string name = "troupe";  ///< of the program, as a user calls it
+  std::string about{};          ///< a line for help; empty: that of `troupe`
+  std::string version{};        ///< of a user's program; empty: Troupe's alone
 };
 
 }  // namespace troupe::program

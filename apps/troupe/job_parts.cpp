@@ -188,23 +188,44 @@ trainer_options options_of(const settings& s) {
   return o;
 }
 
+namespace {
+
+// A setting of the built-in models or data sets, if that is what is trained.
+template <class T>
+void read_built_in(const settings& s, std::string_view key, T& into) {
+  const auto* one = find_setting(s.all(), key);
+  if (one && !one->own && s.is_set(key)) into = s.get<T>(key);
+}
+
+void read_own(const settings& s, learning& into) {
+  for (const auto& one : s.all()) {
+    if (!one.own || !s.is_set(one.key)) continue;
+    auto& values = one.chooser == "model.name" ? into.model_settings : into.data_settings;
+    values.emplace(one.key.substr(one.key.find('.') + 1), s.at(one.key).value);
+  }
+}
+
+}  // namespace
+
 learning learning_of(const settings& s) {
-  return {.model = s.text("model.name"),
-          .hidden = s.get<std::vector<std::int64_t>>("model.hidden"),
-          .dropout = s.number("model.dropout"),
-          .data = s.text("data.name"),
-          .data_folder = s.find<std::string>("data.dir").value_or(""),
-          .target = s.find<std::string>("data.target").value_or(""),
-          .samples = s.integer("data.samples"),
-          .evaluation_samples = s.integer("data.evaluation_samples"),
-          .optimizer = s.text("optimizer.name"),
-          .learning_rate = s.number("optimizer.learning_rate"),
-          .momentum = s.number("optimizer.momentum"),
-          .weight_decay = s.number("optimizer.weight_decay"),
-          .scheduler = s.text("optimizer.scheduler"),
-          .warmup_epochs = s.integer("optimizer.warmup_epochs"),
-          .epochs = s.integer("max_epochs"),
-          .callbacks = s.get<std::vector<std::string>>("callbacks")};
+  learning what{.model = s.text("model.name"),
+                .data = s.text("data.name"),
+                .epochs = s.integer("max_epochs"),
+                .callbacks = s.get<std::vector<std::string>>("callbacks")};
+  read_built_in(s, "model.hidden", what.hidden);
+  read_built_in(s, "model.dropout", what.dropout);
+  read_built_in(s, "data.dir", what.data_folder);
+  read_built_in(s, "data.target", what.target);
+  read_built_in(s, "data.samples", what.samples);
+  read_built_in(s, "data.evaluation_samples", what.evaluation_samples);
+  read_built_in(s, "optimizer.name", what.optimizer);
+  read_built_in(s, "optimizer.learning_rate", what.learning_rate);
+  read_built_in(s, "optimizer.momentum", what.momentum);
+  read_built_in(s, "optimizer.weight_decay", what.weight_decay);
+  read_built_in(s, "optimizer.scheduler", what.scheduler);
+  read_built_in(s, "optimizer.warmup_epochs", what.warmup_epochs);
+  read_own(s, what);
+  return what;
 }
 
 void check_place(const settings& s) {

@@ -81,7 +81,7 @@ std::string commands_of(const std::string& path, const command_facts& of) {
 }
 
 void add_pages(std::vector<manual_page>& pages, const std::string& path, const command_facts& of,
-               const std::string& version, const std::string& notes) {
+               const std::string& version, const std::string& notes, const std::string& top) {
   auto text = head(path, of.about, version) + synopsis(path, of) + commands_of(path, of) +
               items("ARGUMENTS", of.arguments) + items("OPTIONS", of.flags);
   if (!notes.empty()) text += fmt::format(".SH NOTES\n.nf\n{}\n.fi\n", roff(notes));
@@ -89,10 +89,10 @@ void add_pages(std::vector<manual_page>& pages, const std::string& path, const c
   for (const auto& below : of.commands)
     others += fmt::format("{}.BR {} (1)", others.empty() ? "" : " ,\n",
                           roff(hyphened(path + " " + below.name)));
-  if (others.empty()) others = ".BR troupe (1)";
+  if (others.empty()) others = fmt::format(".BR {} (1)", roff(top));
   pages.push_back({hyphened(path) + ".1", fmt::format("{}.SH SEE ALSO\n{}\n", text, others)});
   for (const auto& below : of.commands)
-    add_pages(pages, path + " " + below.name, below, version, {});
+    add_pages(pages, path + " " + below.name, below, version, {}, top);
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ void add_pages(std::vector<manual_page>& pages, const std::string& path, const c
 std::vector<manual_page> manual_pages(const command_facts& top, const std::string& version,
                                       const std::string& notes) {
   std::vector<manual_page> pages;
-  add_pages(pages, top.name, top, version, notes);
+  add_pages(pages, top.name, top, version, notes, top.name);
   return pages;
 }
 

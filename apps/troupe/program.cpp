@@ -6,6 +6,7 @@
 #include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/exit_code.hpp"
+#include "apps/troupe/replaced.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
@@ -35,8 +36,15 @@ ended it at once).)";
 
 schema schema_of(const catalog& learning) {
   schema_names names;
-  for (const auto& model : learning.models()) names.models.push_back(model.name);
-  for (const auto& data : learning.data_sets()) names.data_sets.push_back(data.name);
+  const auto take = [](auto all, auto& built_in, auto& own) {
+    for (auto& one : all)
+      if (one.own)
+        own.emplace_back(one.name, std::move(one.settings));
+      else
+        built_in.push_back(one.name);
+  };
+  take(learning.models(), names.models, names.own_models);
+  take(learning.data_sets(), names.data_sets, names.own_data);
   for (const auto& device : learning.devices())
     if (device.built) names.accelerators.push_back(device.name);
   names.mpi = build_facts::with_mpi;
@@ -44,10 +52,24 @@ schema schema_of(const catalog& learning) {
   return make_schema(names);
 }
 
+command_line::texts texts_of(const context& around) {
+  command_line::texts all{.name = around.name,
+                          .about = around.about.empty()
+                                       ? "Trains LibTorch models on actors, one per rank."
+                                       : around.about,
+                          .footer = replaced(examples, "  troupe ", "  " + around.name + ' '),
+                          .version = fmt::format("troupe {}", build_facts::version)};
+  if (around.name != "troupe")
+    all.version = fmt::format("{} {}({})", around.name,
+                              around.version.empty() ? "" : around.version + ' ', all.version);
+  return all;
+}
+
 // One call: the flags, and what they chose.
 class call {
 public:
-  explicit call(const context& around) : around_(around), schema_(schema_of(around.learning)) {
+  explicit call(const context& around)
+      : around_(around), schema_(schema_of(around.learning)), line_(texts_of(around)) {
     const auto top = line_.top();
     const choose chosen = [this](action what) { action_ = std::move(what); };
     add_fit(top, stage::train, "fit", "trains a model, then tests it", chosen);
@@ -99,10 +121,7 @@ private:
 
   const context& around_;
   schema schema_;
-  command_line line_{{.name = "troupe",
-                      .about = "Trains LibTorch models on actors, one per rank.",
-                      .footer = examples,
-                      .version = fmt::format("troupe {}", build_facts::version)}};
+  command_line line_;
   action action_;
 };
 

@@ -85,6 +85,8 @@ void keep_options(run_plan& plan, const schema& all) {
   const auto before = join(all, of_run).settings;
   for (const auto* key : {"optimizer.learning_rate", "optimizer.momentum", "optimizer.weight_decay",
                           "optimizer.scheduler", "optimizer.warmup_epochs"}) {
+    // A user's module has optimizers of its own.
+    if (!find_setting(plan.settings.all(), key) || !find_setting(before.all(), key)) continue;
     const auto& now = plan.settings.at(key);
     const auto& then = before.at(key);
     if (now.value == then.value) continue;
@@ -106,7 +108,8 @@ void keep_options(run_plan& plan, const schema& all) {
 run_plan plan_fit(const schema& all, given what,
                   const std::function<std::string(const std::string& model)>& fresh) {
   run_plan plan;
-  const auto first = settled(join(all, what));
+  // What else is given is checked below, with the model of the run's own file.
+  const auto first = join(all, what).settings;
   const bool resuming = first.is_set("resume");
   plan.folder = folder_of(first);
   if (!resuming && !plan.folder.empty() && holds_run(plan.folder))
@@ -124,7 +127,8 @@ run_plan plan_fit(const schema& all, given what,
 
 run_plan plan_evaluation(const schema& all, given what, const std::string& command) {
   run_plan plan;
-  const auto first = settled(join(all, what));
+  // What else is given is checked below, with the model of the run's own file.
+  const auto first = join(all, what).settings;
   plan.folder = folder_of(first);
   read_settings(plan, all, std::move(what));
   const auto from = first.is_set("resume") ? first.text("resume") : "";

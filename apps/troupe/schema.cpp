@@ -1,5 +1,6 @@
 #include "apps/troupe/schema.hpp"
 
+#include "apps/troupe/schema_parts.hpp"
 #include "backends/tcp/tcp.hpp"
 #include "troupe/options.hpp"
 
@@ -10,7 +11,6 @@ namespace troupe::program {
 
 namespace {
 
-using ints = std::vector<std::int64_t>;
 using words = std::vector<std::string>;
 
 const setting_value unset{};
@@ -18,26 +18,6 @@ const setting_value unset{};
 setting_value as_setting(const batch_limit& limit) {
   return std::visit([](auto x) { return setting_value{x}; }, limit);
 }
-
-setting& add(schema& all, std::string key, kind k, setting_value fallback, std::string flag,
-             std::string help, words choices = {}) {
-  all.push_back({.key = std::move(key),
-                 .kind = k,
-                 .fallback = std::move(fallback),
-                 .flag = std::move(flag),
-                 .help = std::move(help),
-                 .choices = std::move(choices),
-                 .refused = {},
-                 .elsewhere = {},
-                 .shape = {},
-                 .bare = {},
-                 .former = {}});
-  if (k == kind::boolean) all.back().bare = "true";
-  return all.back();
-}
-
-// Two counts that are multiplied still fit into 64 bits, and so does one times the most ranks.
-constexpr double count_limit = (std::int64_t{1} << 31) - 1;
 
 void add_devices(schema& s, const trainer_options& d, const schema_names& names) {
   auto& on =
@@ -215,53 +195,6 @@ void add_call(schema& s) {
   for (auto i = first; i < s.size(); ++i) s[i].saved = false;
   add(s, "fine", kind::boolean, false, "--fine",
       "hand hooks to the lane one by one, for tests and observers");
-}
-
-void add_learning(schema& s, const schema_names& names) {
-  add(s, "model.name", kind::choice, "mlp", "--model",
-      "what is trained (`troupe models` lists them)", names.models);
-  auto& hidden = add(s, "model.hidden", kind::integers, ints{256, 128}, "",
-                     "widths of the mlp's hidden layers");
-  hidden.low = 1;
-  hidden.high = 1 << 20;
-  auto& dropout = add(s, "model.dropout", kind::number, 0.0, "",
-                      "share of activations dropped after each ReLU of a linear layer");
-  dropout.low = 0;
-  dropout.high = 0.99;
-  add(s, "data.name", kind::choice, "fashion_mnist", "--data", "what it is trained on",
-      names.data_sets);
-  add(s, "data.dir", kind::text, unset, "--data-dir",
-      "the data set's folder or file; by default where its Debian package puts it")
-      .shape = "PATH";
-  add(s, "data.target", kind::text, unset, "",
-      "csv: the column that is learned; by default the last one")
-      .shape = "COLUMN";
-  auto& samples = add(s, "data.samples", kind::integer, std::int64_t{2048}, "",
-                      "training samples of made-up data (synthetic)");
-  samples.low = 1;
-  samples.high = count_limit;
-  auto& evaluated = add(s, "data.evaluation_samples", kind::integer, std::int64_t{512}, "",
-                        "its samples of validation, test and prediction");
-  evaluated.low = 0;
-  evaluated.high = count_limit;
-  add(s, "optimizer.name", kind::choice, "sgd", "--optimizer", "the optimizer",
-      {"sgd", "adam", "adamw"});
-  const auto number = [&](const char* key, double fallback, const char* flag,
-                          const char* help) -> setting& {
-    auto& one = add(s, key, kind::number, fallback, flag, help);
-    one.low = 0;
-    return one;
-  };
-  number("optimizer.learning_rate", 0.05, "--learning-rate", "of the optimizer");
-  number("optimizer.momentum", 0.9, "--momentum", "of sgd").high = 1;
-  number("optimizer.weight_decay", 0, "--weight-decay", "of the optimizer");
-  add(s, "optimizer.scheduler", kind::choice, "none", "",
-      "how the learning rate falls to 0 over max_epochs, epoch by epoch",
-      {"none", "cosine", "polynomial"});
-  auto& warm_up = add(s, "optimizer.warmup_epochs", kind::integer, std::int64_t{0}, "",
-                      "epochs in which the learning rate rises from a third");
-  warm_up.low = 0;
-  warm_up.high = count_limit;
 }
 
 void add_powersgd(schema& s, const powersgd_options& d) {
@@ -476,6 +409,12 @@ schema make_schema(const schema_names& names) {
   return all;
 }
 
+bool is_with(const setting& one, std::string_view model, std::string_view data) {
+  if (one.chooser.empty()) return true;
+  const auto chosen = one.chooser == "model.name" ? model : data;
+  return std::ranges::find(one.with, chosen) != one.with.end();
+}
+
 const setting* find_setting(const schema& all, std::string_view key) {
   const auto with = [&](std::string_view wanted) {
     return std::find_if(all.begin(), all.end(), [&](const setting& s) {
@@ -489,7 +428,8 @@ const setting* find_setting(const schema& all, std::string_view key) {
 
 std::vector<std::string> keys_of(const schema& all) {
   std::vector<std::string> keys;
-  for (const auto& s : all) keys.push_back(s.key);
+  for (const auto& s : all)
+    if (std::ranges::find(keys, s.key) == keys.end()) keys.push_back(s.key);
   return keys;
 }
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -54,6 +55,11 @@ struct setting {
   std::string former;  ///< the key in earlier versions, which files and variables may still have
   /// False for what belongs to one call of the program and not to the job: left out of config.toml.
   bool saved = true;
+  /// `model.name` or `data.name`: the setting is there for some choices only, those of `with`.
+  /// Empty: always. Several settings may have one key, with different choices.
+  std::string chooser;
+  std::vector<std::string> with;
+  bool own = false;  ///< of a user's model or data set, and declared by it (own_parts.hpp)
 
   /// All spellings of the flag, the first one first; with `--no-...` for a boolean.
   std::vector<std::string> flags() const;
@@ -63,22 +69,32 @@ struct setting {
   std::string former_variable() const;
 };
 
+/// All settings, keys without a dot first, then table by table: the order of a TOML file.
+using schema = std::vector<setting>;
+
 /// What the table needs to know about the rest of the program.
 struct schema_names {
-  std::vector<std::string> models;
-  std::vector<std::string> data_sets;
+  std::vector<std::string> models;        ///< the built-in ones
+  std::vector<std::string> data_sets;     ///< the built-in ones
   std::vector<std::string> accelerators;  ///< that this build has
   bool mpi = true;                        ///< this build has MPI
   bool nccl = true;                       ///< this build has NCCL
+  /// A user's, with the settings of each: `hidden` for `model.hidden`. The first is the default.
+  /// @{
+  std::vector<std::pair<std::string, schema>> own_models{};
+  std::vector<std::pair<std::string, schema>> own_data{};
+  /// @}
 };
 
-/// All settings, keys without a dot first, then table by table: the order of a TOML file.
-using schema = std::vector<setting>;
 schema make_schema(const schema_names& names);
+
+/// Whether the setting is there with this model and these data.
+bool is_with(const setting& one, std::string_view model, std::string_view data);
 
 /// The setting of this key, or null. `model` finds `model.name`: a table with a name may be given
 /// as a text.
 const setting* find_setting(const schema& all, std::string_view key);
+/// Each key once.
 std::vector<std::string> keys_of(const schema& all);
 
 }  // namespace troupe::program

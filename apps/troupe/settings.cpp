@@ -208,7 +208,8 @@ checked read_text(const setting& what, const std::string& text) {
   return wrong_type(what);
 }
 
-settings::settings(schema all) : schema_(std::move(all)) {
+settings::settings(schema all, schema others)
+    : schema_(std::move(all)), others_(std::move(others)) {
   for (const auto& one : schema_) values_.emplace(one.key, resolved{one.fallback, {}});
 }
 
@@ -228,23 +229,38 @@ bool settings::is_given(std::string_view key) const {
 
 namespace {
 
-complaint unknown_key(std::string_view key, const schema& all, const origin& from) {
-  return {fmt::format("unknown key \"{}\" ({}){}", key, from.text(), hint(key, keys_of(all))),
-          false, from.from};
-}
-
 complaint refused(const setting& what, const std::string& given, const origin& from,
                   const checked& why) {
   return {fmt::format("{} = {} ({}): {}", what.key, given, from.text(), why.problem), why.malformed,
           from.from};
 }
 
+// The keys of a table that are there, or what to say when there are none.
+std::string settings_in(const schema& all, std::string_view table) {
+  words keys;
+  for (const auto& one : all)
+    if (!one.chooser.empty() && one.key.starts_with(table)) keys.push_back(one.key);
+  return keys.empty() ? "it has none" : fmt::format("it has {}", fmt::join(keys, ", "));
+}
+
 }  // namespace
+
+complaint settings::unknown_key(std::string_view key, const origin& from) const {
+  const auto* other = find_setting(others_, key);
+  if (!other)
+    return {fmt::format("unknown key \"{}\" ({}){}", key, from.text(), hint(key, keys_of(schema_))),
+            false, from.from};
+  const bool of_model = other->chooser == "model.name";
+  return {fmt::format("{} ({}): {} {} has no such setting; {}", key, from.text(),
+                      of_model ? "the model" : "the data set", text(other->chooser),
+                      settings_in(schema_, of_model ? "model." : "data.")),
+          false, from.from};
+}
 
 std::optional<complaint> settings::set(std::string_view key, const setting_value& value,
                                        const origin& from) {
   const auto* what = find_setting(schema_, key);
-  if (!what) return unknown_key(key, schema_, from);
+  if (!what) return unknown_key(key, from);
   auto result = check(*what, value);
   if (!result.problem.empty()) return refused(*what, toml_text(value), from, result);
   values_[what->key] = {std::move(result.value), from};
@@ -254,7 +270,7 @@ std::optional<complaint> settings::set(std::string_view key, const setting_value
 std::optional<complaint> settings::set_text(std::string_view key, const std::string& text,
                                             const origin& from) {
   const auto* what = find_setting(schema_, key);
-  if (!what) return unknown_key(key, schema_, from);
+  if (!what) return unknown_key(key, from);
   auto result = read_text(*what, text);
   if (!result.problem.empty()) return refused(*what, fmt::format("\"{}\"", text), from, result);
   values_[what->key] = {std::move(result.value), from};

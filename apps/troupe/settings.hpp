@@ -41,7 +41,8 @@ struct complaint {
 class settings {
 public:
   settings() = default;
-  explicit settings(schema all);
+  /// `others`: settings that the chosen model or data set does not have, for messages.
+  explicit settings(schema all, schema others = {});
 
   const schema& all() const { return schema_; }
   const resolved& at(std::string_view key) const;
@@ -74,7 +75,10 @@ public:
                                     const origin& from);
 
 private:
+  complaint unknown_key(std::string_view key, const origin& from) const;
+
   schema schema_;
+  schema others_;
   std::map<std::string, resolved, std::less<>> values_;
 };
 

@@ -8,6 +8,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <sstream>
 
@@ -100,7 +101,7 @@ toml::table parsed(const std::string& file) {
     if (line == 0)
       throw user_error(errc::bad_configuration,
                        fmt::format("cannot read the configuration {}: {}; check its name, or print "
-                                   "one with `troupe config print`",
+                                   "one with the command `config print`",
                                    file, error.description()));
     throw user_error(errc::bad_configuration,
                      fmt::format("{}:{}: not TOML: {}", file, line, error.description()));
@@ -213,14 +214,34 @@ std::vector<std::pair<std::string, std::string>> settings_texts(const std::strin
 
 bool belongs_to_setup(const std::string& variable) { return variable == "TROUPE_TORCH"; }
 
-resolution join(const schema& all, const given& what) {
-  resolution result{settings{all}, {}, {}};
+namespace {
+
+// `table`: what may be set; `others`: what the choices leave out.
+resolution joined(schema table, schema others, const given& what) {
+  resolution result{settings{std::move(table), std::move(others)}, {}, {}};
   reader into{result.settings, result.complaints};
   for (const auto& file : what.files) into.table(parsed(file), "", file);
   read_variables(into, result.settings, what, result.notes);
   for (const auto& text : what.assignments) read_assignment(into, result.settings, text);
   for (const auto& one : what.flags) read_flag(into, result.settings, one);
   return result;
+}
+
+}  // namespace
+
+resolution join(const schema& all, const given& what) {
+  constexpr std::array choosers{"model.name", "data.name"};
+  schema names;
+  for (const auto* key : choosers)
+    if (const auto* one = find_setting(all, key)) names.push_back(*one);
+  if (names.size() < choosers.size()) return joined(all, {}, what);
+  // What there is to set depends on the model and the data, wherever they are chosen.
+  const auto chosen = joined(std::move(names), {}, what).settings;
+  schema table, others;
+  for (const auto& one : all)
+    (is_with(one, chosen.text(choosers[0]), chosen.text(choosers[1])) ? table : others)
+        .push_back(one);
+  return joined(std::move(table), std::move(others), what);
 }
 
 settings settled(resolution result) {

@@ -5,11 +5,14 @@
 #include <ATen/Version.h>
 #include <fmt/format.h>
 #include <algorithm>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "apps/bench/recovery.hpp"
 #include "apps/troupe/build_facts.hpp"
+#include "apps/troupe/own_parts.hpp"
+#include "apps/troupe/torch_own.hpp"
 #include "backends/torch/accelerators/adapters.hpp"
 #include "backends/torch/callback_catalog.hpp"
 #include "backends/torch/characters.hpp"
@@ -113,69 +116,115 @@ std::uint8_t next_character(classifier& writer, const std::vector<std::uint8_t>&
   return static_cast<std::uint8_t>(chosen.item<std::int64_t>());
 }
 
+template <class Made>
+const detail::own_part<Made>* find_own(const std::vector<detail::own_part<Made>>& all,
+                                       const std::string& name) {
+  const auto found = std::ranges::find(all, name, &detail::own_part<Made>::name);
+  return found == all.end() ? nullptr : &*found;
+}
+
+classifier_options options_of(const learning& what) {
+  classifier_options options;
+  options.model = what.model;
+  options.layers.hidden = what.hidden;
+  options.layers.dropout = what.dropout;
+  options.optimizer = what.optimizer;
+  options.learning_rate = what.learning_rate;
+  options.momentum = what.momentum;
+  options.weight_decay = what.weight_decay;
+  options.scheduler = what.scheduler;
+  options.warmup_epochs = what.warmup_epochs;
+  options.epochs = what.epochs;
+  return options;
+}
+
+// A built-in model whose sizes are those of the data.
+recipe_ptr fitting_recipe(const torch_plugins& plugins, const data_ptr& data,
+                          const classifier_options& options) {
+  const auto fitting = [data, options] {
+    const auto sizes = sizes_of(*data);
+    auto fitted = options;
+    fitted.layers.features = sizes.features;
+    fitted.layers.classes = sizes.classes;
+    return std::make_shared<classifier>(std::move(fitted));
+  };
+  return make_recipe(fitting, data, plugins);
+}
+
 class catalog_of_torch : public catalog {
 public:
-  explicit catalog_of_torch(torch_plugins plugins) : plugins_(std::move(plugins)) {}
+  catalog_of_torch(detail::own_parts own, torch_plugins plugins)
+      : own_(std::move(own)), plugins_(std::move(plugins)) {
+    std::vector<std::string> models, data;
+    for (const auto& entry : model_catalog()) models.emplace_back(entry.name);
+    for (const auto& entry : data_catalog()) data.emplace_back(entry.name);
+    check(own_, models, data);
+    if (own_.change_plugins) own_.change_plugins(plugins_);
+  }
 
   std::vector<model_facts> models() const override {
     std::vector<model_facts> all;
+    for (const auto& one : own_.models)
+      all.push_back(
+          {one.name, one.summary, true, settings_of(one.settings, "the model " + one.name)});
     for (const auto& entry : model_catalog())
       all.push_back({std::string{entry.name}, std::string{entry.summary}});
     return all;
   }
 
   std::int64_t parameters(const std::string& model) const override {
-    return parameter_count(*find_model(model).make({}));
+    return parameter_count(*made(model));
   }
 
   std::string layers(const std::string& model) const override {
-    return to_string(summarize(*find_model(model).make({})));
+    return to_string(summarize(*made(model)));
   }
 
   std::vector<data_facts> data_sets() const override {
     std::vector<data_facts> all;
+    for (const auto& one : own_.data)
+      all.push_back(
+          {one.name, one.summary, {}, true, settings_of(one.settings, "the data set " + one.name)});
     for (const auto& entry : data_catalog())
       all.push_back({std::string{entry.name}, std::string{entry.summary},
                      entry.name == "fashion_mnist" ? "/usr/share/datasets/fashion-mnist"
                      : entry.is_text               ? "/usr/share/games/fortunes"
-                                                   : "",
-                     !entry.sized_by_files});
+                                                   : ""});
     return all;
   }
 
   recipe_ptr recipe(const learning& what) const override {
-    const auto& entry = find_data(what.data);
-    refuse_mismatch(what, entry);
-    const auto data =
-        entry.make({.folder = what.data_folder,
-                    .target = what.target,
-                    .made_up = {.samples = what.samples, .evaluation = what.evaluation_samples}});
-    classifier_options options;
-    options.model = what.model;
-    options.layers.hidden = what.hidden;
-    options.layers.dropout = what.dropout;
-    options.optimizer = what.optimizer;
-    options.learning_rate = what.learning_rate;
-    options.momentum = what.momentum;
-    options.weight_decay = what.weight_decay;
-    options.scheduler = what.scheduler;
-    options.warmup_epochs = what.warmup_epochs;
-    options.epochs = what.epochs;
     auto plugins = plugins_;
     for (const auto& text : what.callbacks) plugins.callbacks.push_back(named_callback(text));
+    const auto* own_model = find_own(own_.models, what.model);
+    const auto* own_data = find_own(own_.data, what.data);
+    if (!own_model && !own_data) refuse_mismatch(what, find_data(what.data));
+    const auto data = data_of(what);
+    if (own_model)
+      return make_recipe(
+          [one = *own_model, fields = fields_of(what.model_settings)] {
+            return make_own(one, fields);
+          },
+          data, plugins, identity_text(what.model, what.model_settings));
+    auto options = options_of(what);
     if (what.model == recovery_model) {
       options.model = "mlp";
       return ledger_recipe(plugins, data, options);
     }
-    if (!entry.sized_by_files) return recipe_for<classifier>(plugins, data, options);
-    const auto fitting = [data, options] {
-      const auto sizes = sizes_of(*data);
-      auto fitted = options;
-      fitted.layers.features = sizes.features;
-      fitted.layers.classes = sizes.classes;
-      return std::make_shared<classifier>(std::move(fitted));
-    };
-    return make_recipe(fitting, data, plugins);
+    const bool sized =
+        own_data ? !find_model(what.model).reads_text : find_data(what.data).sized_by_files;
+    return sized ? fitting_recipe(plugins, data, options)
+                 : recipe_for<classifier>(plugins, data, options);
+  }
+
+  bool has_test(const learning& what) const override {
+    if (!find_own(own_.data, what.data)) return !find_data(what.data).sized_by_files;
+    data_ptr data;
+    {
+      const std::lock_guard lock{guard_};
+      if (newest_.of == identity_text(what.data, what.data_settings)) data = newest_.data.lock();
+    }
+    return !(data ? data : data_of(what))->test().empty();
   }
 
   void search_rate(const rate_search& how, learning& of, trainer_options& options) const override {
@@ -207,7 +256,9 @@ public:
     return encode_torch_checkpoint(what);
   }
 
-  std::vector<std::string> predictions(const value& result) const override {
+  std::vector<std::string> predictions(const std::string& model,
+                                       const value& result) const override {
+    if (find_own(own_.models, model)) return own_predictions(result);
     std::vector<std::string> lines;
     for (const auto& scores : tensors_of(result)) {
       const auto [chance, chosen] = scores.softmax(1).max(1);
@@ -278,16 +329,48 @@ public:
   }
 
 private:
+  // With default settings.
+  std::shared_ptr<torch::nn::Module> made(const std::string& model) const {
+    const auto* own = find_own(own_.models, model);
+    if (!own) return find_model(model).make({}).ptr();
+    const auto made = make_own(*own, {});
+    made->configure_model();
+    return made;
+  }
+
+  data_ptr data_of(const learning& what) const {
+    if (const auto* own = find_own(own_.data, what.data)) {
+      auto data = make_own(*own, fields_of(what.data_settings));
+      const std::lock_guard lock{guard_};
+      newest_ = {identity_text(what.data, what.data_settings), data};
+      return data;
+    }
+    return find_data(what.data).make(
+        {.folder = what.data_folder,
+         .target = what.target,
+         .made_up = {.samples = what.samples, .evaluation = what.evaluation_samples}});
+  }
+
+  // Data that a recipe holds: they may be too large to make them twice.
+  struct held_data {
+    std::string of;
+    std::weak_ptr<data_module> data;
+  };
+
+  detail::own_parts own_;
   torch_plugins plugins_;
+  mutable std::mutex guard_;
+  mutable held_data newest_;
 };
 
 }  // namespace
 
 std::unique_ptr<const catalog> torch_catalog(
+    detail::own_parts own,
     std::function<cluster_environment_ptr(const learner_context&)> environment) {
   torch_plugins plugins;
   plugins.environment = std::move(environment);
-  return std::make_unique<catalog_of_torch>(std::move(plugins));
+  return std::make_unique<catalog_of_torch>(std::move(own), std::move(plugins));
 }
 
 }  // namespace troupe::program

@@ -9,6 +9,10 @@ if(TROUPE_WITH_TORCH)
 endif()
 if(TROUPE_BUILD_APPS)
   list(APPEND _public apps/testing)
+  if(TROUPE_WITH_TORCH)
+    list(APPEND _public apps/troupe)
+  endif()
+  find_package(OpenSSL QUIET)  # that of apps/http
 endif()
 foreach(_folder IN LISTS _public)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${_folder}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}

@@ -110,7 +110,8 @@ function(troupe_library name)
   if(folder MATCHES "^apps/testing")  # its public headers reach internal ones
     target_include_directories(${name} INTERFACE $<INSTALL_INTERFACE:include/troupe/detail>)
   endif()
-  if(folder MATCHES "^apps/testing" OR NOT folder MATCHES "^(apps|tests)/")  # those of programs are not for others
+  # Of the programs' libraries those that troupe::main needs.
+  if(folder MATCHES "^apps/(testing|bench|http|troupe)" OR NOT folder MATCHES "^(apps|tests)/")
     install(TARGETS ${name} EXPORT troupe_targets COMPONENT development)
     set_property(GLOBAL APPEND PROPERTY TROUPE_INSTALLED ${name})
   endif()

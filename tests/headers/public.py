@@ -16,6 +16,7 @@ import tempfile
 
 LAYERS = ["messages", "backends", "actors"]
 TORCH = "backends/torch"
+PROGRAMS = "apps/troupe"  # without LibTorch's headers
 CAF = re.compile(r"/caf/")
 LIBTORCH = re.compile(r"/(torch|ATen|c10|caffe2)/")
 
@@ -50,7 +51,7 @@ def complaints(compiler, source, header, layers, system):
             reached = f.read().replace("\\\n", " ").split()[2:]
     wrong = [r for r in reached if CAF.search(r)]
     if not system:
-        wrong += [r for r in reached if LIBTORCH.search(r)]
+        wrong += [r for r in reached if LIBTORCH.search(r) and "/include/troupe/" not in r]
     # The virtual environment with LibTorch lies below the source.
     ours = [r for r in reached if r.startswith(source + "/") and not r.startswith(tuple(system))]
     wrong += [r for r in ours if "/include/troupe/" not in r]
@@ -62,8 +63,9 @@ def page_complaints(source):
     with open(os.path.join(source, "docs/README.md"), encoding="utf-8") as f:
         table = f.read().split("## Public headers")[1]
     named = set(re.findall(r"`([a-z_/]+)`", re.sub(r"^\| [^|]*", "", table, flags=re.M)))
+    layers = (*LAYERS, TORCH, PROGRAMS, "apps/testing")
     there = {header.removeprefix("troupe/").removesuffix(".hpp")
-             for layer in (*LAYERS, TORCH, "apps/testing") for header in public_headers(source, layer)} - {"troupe"}
+             for layer in layers for header in public_headers(source, layer)} - {"troupe"}
     return [f"docs/README.md and the public headers differ: {sorted(named ^ there)}"] if named != there else []
 
 
@@ -82,6 +84,7 @@ def main():
     compiler, source, *torch = sys.argv[1:]
     source = os.path.realpath(source)
     asked = [(header, LAYERS, []) for layer in LAYERS for header in public_headers(source, layer)]
+    asked += [(header, [*LAYERS, TORCH, PROGRAMS], []) for header in public_headers(source, PROGRAMS)]
     if torch:
         system = [os.path.join(torch[0], "include"), os.path.join(torch[0], "include/torch/csrc/api/include")]
         asked = [(header, [*LAYERS, TORCH], system) for header in public_headers(source, TORCH)]

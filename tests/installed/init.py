@@ -3,6 +3,7 @@
 Run as: init.py BUILD_FOLDER SOURCE_FOLDER TORCH_FOLDER, with the program in TROUPE_PROGRAM
 """
 
+import json
 import os
 import re
 import subprocess
@@ -32,8 +33,17 @@ def main():
             f"-DTROUPE_TORCH={torch}", "-DCMAKE_BUILD_TYPE=Debug")
         run("cmake", "--build", tree)
         # 1024 samples by 2 ranks of 64: 8 steps in each of 20 epochs.
-        said = run(os.path.join(tree, "train"), "2")
-        assert re.fullmatch(r"steps 160, test accuracy (1|0\.9\d*)\n", said), said
+        train, trained = os.path.join(tree, "train"), os.path.join(folder, "trained")
+        said = run(train, "fit", "--run-dir", trained, "--max-epochs", "20", "--progress", "never")
+        ending = rf"test accuracy (1|0\.9).*, run folder {re.escape(trained)}\n$"
+        assert re.search(rf" 160 steps,(.|\n)*\n{ending}", said), said
+        tested = json.loads(run(train, "test", "--run-dir", trained, "--json"))
+        assert f"test accuracy {tested['metrics']['test/accuracy']:.4f}" in said, (tested, said)
+        # Fields of hparams are settings; a saved module is made of them again.
+        run(train, "fit", "--run-dir", trained + "_16", "--set", "model.hidden=16", "--set", "model.rate=0.02",
+            "--set", "data.samples=256", "--max-epochs", "1", "--placement", "processes")
+        kept = json.loads(run(train, "checkpoint", "inspect", trained + "_16", "--json"))
+        assert {t["name"]: t["shape"] for t in kept["tensors"]}["net.0.weight"] == [16, 2], kept
         print(run("ctest", "--test-dir", tree, "--output-on-failure"))
 
 

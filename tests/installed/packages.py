@@ -55,7 +55,8 @@ troupe init own
 cmake -G Ninja -S own -B tree -DCMAKE_BUILD_TYPE=Debug >/dev/null
 grep -q '^Troupe_DIR:PATH=/usr/lib/' tree/CMakeCache.txt
 cmake --build tree --target train >/dev/null
-tree/train 2
+tree/train fit --run-dir own_run --max-epochs 1 --set data.samples=256 --placement processes --progress never
+grep -o '"status":"finished"' own_run/result.json
 dpkg --purge libtroupe-dev libtroupe troupe
 test ! -e /usr/bin/troupe -a ! -e /usr/include/troupe
 echo all of it works
@@ -73,8 +74,10 @@ def check_contents(packages, source, folder):
         assert all(line.split()[5].startswith("./usr/") for line in text.splitlines()), text
     run("dpkg-deb", "--extract", packages["libtroupe-dev"], folder)
     check_headers(os.path.join(folder, "usr/include"), source)
-    assert re.search(r"/usr/lib/\S*libtroupe_actors\.a\n", files["libtroupe"]), files["libtroupe"]
+    for library in ("actors", "main"):
+        assert re.search(rf"/usr/lib/\S*libtroupe_{library}\.a\n", files["libtroupe"]), files["libtroupe"]
     assert "/usr/include/troupe/session.hpp\n" in files["libtroupe-dev"]
+    assert "/usr/include/troupe/main.hpp\n" in files["libtroupe-dev"]
     assert "TroupeConfig.cmake\n" in files["libtroupe-dev"] and ".a\n" not in files["libtroupe-dev"]
     assert "./usr/bin/troupe\n" in files["troupe"] and "/system/troupe.service\n" in files["troupe"]
     version = field(packages["troupe"], "Version")

@@ -16,6 +16,7 @@ PAGES = [
     ("docs/tutorial.md", "tests/installed/tutorial/*", 6),
     ("docs/replicated.md", "tests/unit/torch_replicated/documented_test.cpp", 4),
     ("docs/data.md", "tests/unit/torch/own_data_test.cpp", 3),
+    ("docs/embed.md", "apps/examples/command_line.cpp", 1),
     ("docs/trainer.md", "tests/installed/tutorial/main.cpp", 3),
     ("docs/service.md", "tests/integration/job_status_test.cpp", 3),
     ("docs/metrics.md", "tests/unit/torch_strategy/measures_test.cpp", 2),

@@ -12,7 +12,7 @@ std::vector<program::model_facts> integer_catalog::models() const {
 }
 
 std::vector<program::data_facts> integer_catalog::data_sets() const {
-  return {{"fashion_mnist", "the numbers from 0", "/absent/data", false}};
+  return {{"fashion_mnist", "the numbers from 0", "/absent/data"}};
 }
 
 recipe_ptr integer_catalog::recipe(const program::learning&) const {
@@ -47,7 +47,9 @@ std::string integer_catalog::write(const program::writing& what) const {
   return what.prompt + std::to_string(what.characters);
 }
 
-std::vector<std::string> integer_catalog::predictions(const value&) const { return {}; }
+std::vector<std::string> integer_catalog::predictions(const std::string&, const value&) const {
+  return {};
+}
 
 said troupe_says(std::vector<std::string> arguments, std::map<std::string, std::string> variables,
                  integer_options options) {

@@ -21,6 +21,7 @@ public:
   std::string layers(const std::string&) const override { return "no layers"; }
   std::vector<program::data_facts> data_sets() const override;
   recipe_ptr recipe(const program::learning& what) const override;
+  bool has_test(const program::learning&) const override { return false; }
   void search_rate(const program::rate_search& how, program::learning& of,
                    trainer_options& options) const override;
   program::rate_curve rates_found(const job_outcome& outcome) const override;
@@ -29,7 +30,8 @@ public:
       const std::function<job_outcome(std::int64_t)>& run) const override;
   program::file_pieces torch_checkpoint(const snapshot& what) const override;
   std::string write(const program::writing& what) const override;
-  std::vector<std::string> predictions(const value& result) const override;
+  std::vector<std::string> predictions(const std::string& model,
+                                       const value& result) const override;
   std::map<std::string, std::string> versions() const override { return {{"libtorch", "none"}}; }
   std::vector<program::device_facts> devices() const override { return {{"cpu", true, "one"}}; }
   double matrix_speed() const override { return 100; }

@@ -103,6 +103,12 @@ TEST_CASE("the description of a learner survives the conversion to text and back
   what.scheduler = "cosine";
   what.epochs = 7;
   what.callbacks = {"ema,decay=0.5", "lr_monitor"};
+  what.model_settings = {{"bias", false},
+                         {"hidden", std::int64_t{1} << 60},
+                         {"rate", 1.0},
+                         {"kind", std::string{"a b"}},
+                         {"widths", std::vector<std::int64_t>{3, -4}}};
+  what.data_settings = {{"files", std::vector<std::string>{"1", "b"}}};
   const auto back = program::read_recipe_text(program::recipe_text(what));
   CHECK(back.model == what.model);
   CHECK(back.hidden == what.hidden);
@@ -114,6 +120,8 @@ TEST_CASE("the description of a learner survives the conversion to text and back
   CHECK(back.scheduler == what.scheduler);
   CHECK(back.epochs == what.epochs);
   CHECK(back.callbacks == what.callbacks);
+  CHECK(back.model_settings == what.model_settings);
+  CHECK(back.data_settings == what.data_settings);
   CHECK_THROWS_AS(program::read_recipe_text("[]"), internal_error);
   CHECK_THROWS_AS(program::read_recipe_text("mlp"), internal_error);
 }

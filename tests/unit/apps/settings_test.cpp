@@ -388,7 +388,7 @@ TEST_CASE("a missing or malformed file: the error names the file, line and reaso
   const auto [text, code] = refusal(absent);
   CHECK(code == errc::bad_configuration);
   CHECK(mentions(text, "absent.toml"));
-  CHECK(mentions(text, "troupe config print"));
+  CHECK(mentions(text, "the command `config print`"));
 }
 
 TEST_CASE("an unknown variable causes a note, a variable of the installation does not",

@@ -1,0 +1,190 @@
+// Goal: a program's own models, data sets and their settings are declared as the header says, and
+// mistakes in them are refused with a text that names them.
+#include "tests/support/temporary_folder.hpp"
+#include "troupe/main.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+using made_model = std::function<std::shared_ptr<module>()>;
+using made_data = std::function<std::shared_ptr<data_module>()>;
+const made_model no_model = [] { return nullptr; };
+const made_data no_data = [] { return nullptr; };
+
+struct ended {
+  int code = 0;
+  std::string out, err;
+};
+
+// What `program` writes into a file in place of the stream `number`.
+class caught {
+public:
+  caught(const temporary_folder& folder, int number)
+      : number_(number), path_(folder.path() / std::to_string(number)), before_(::dup(number)) {
+    const auto file = ::open(path_.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    ::dup2(file, number_);
+    ::close(file);
+  }
+  std::string text() {
+    ::dup2(before_, number_);
+    ::close(before_);
+    std::stringstream all;
+    all << std::ifstream{path_}.rdbuf();
+    return all.str();
+  }
+
+private:
+  int number_;
+  std::filesystem::path path_;
+  int before_;
+};
+
+ended run(const application& program, std::vector<const char*> arguments) {
+  const temporary_folder folder;
+  arguments.insert(arguments.begin(), "/usr/bin/mine");
+  caught out{folder, STDOUT_FILENO}, err{folder, STDERR_FILENO};
+  const auto code = program.run(static_cast<int>(arguments.size()), arguments.data());
+  auto errors = err.text();
+  return {code, out.text(), std::move(errors)};
+}
+
+struct all_kinds {
+  bool bias = true;
+  std::int32_t hidden = 7;
+  std::int64_t seed = -1;
+  float rate = 0.5F;
+  std::string kind = "relu";
+  std::string path;
+  double limit = std::numeric_limits<double>::infinity();
+  std::vector<std::int64_t> widths{3, 4};
+  std::vector<std::string> files;
+  template <class F>
+  void fields(F&& f) {
+    f("bias", bias), f("hidden", hidden), f("seed", seed), f("rate", rate), f("kind", kind);
+    f("path", path), f("limit", limit), f("widths", widths), f("files", files);
+  }
+};
+
+struct called_name {
+  int name = 0;
+  template <class F>
+  void fields(F&& f) {
+    f("name", name);
+  }
+};
+
+struct twice {
+  int width = 0;
+  template <class F>
+  void fields(F&& f) {
+    f("width", width), f("width", width);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("impossible names of a program's parts: each call is refused and names them",
+          "[application]") {
+  struct mistake {
+    application program;
+    std::string part;
+  };
+  std::vector<mistake> all;
+  const auto with = [&](std::string part) -> application& {
+    all.push_back({application{}, std::move(part)});
+    return all.back().program;
+  };
+  with("two models are called net: rename one")
+      .model("net", "", no_model)
+      .model("net", "", no_model);
+  with("two data sets are called d").data("d", "", no_data).data("d", "", no_data);
+  with("a model has an empty name").model("", "", no_model);
+  with("a data set has an empty name").data("", "", no_data);
+  with("the model \"my net\": a name has letters, digits, _ and - only")
+      .model("my net", "", no_model);
+  with("the model mlp is built in: give yours another name").model("mlp", "", no_model);
+  with("the data set csv is built in").data("csv", "", no_data);
+  with("the model net has no function").model("net", "", made_model{});
+  with("a setting of the model net is called name")
+      .model<called_name>("net", "", [](const called_name&) { return nullptr; });
+  with("two settings of the data set d are called width").data<twice>("d", "", [](const twice&) {
+    return nullptr;
+  });
+  for (const auto& [program, part] : all) {
+    INFO(part);
+    const auto refused = run(program, {"models"});
+    CHECK(refused.code == 3);
+    CHECK_THAT(refused.err, Catch::Contains(part));
+    CHECK(refused.out.empty());
+  }
+}
+
+TEST_CASE("the fields of a struct are settings of their types, with its defaults",
+          "[application]") {
+  application program;
+  program.model<all_kinds>("net", "one", [](const all_kinds&) { return nullptr; });
+  const auto printed = run(program, {"config", "print"});
+  CHECK(printed.code == 0);
+  for (const auto* line :
+       {"name = \"net\"", "bias = true", "hidden = 7", "seed = -1", "rate = 0.5", "kind = \"relu\"",
+        "# path =", "# limit =", "widths = [3, 4]", "files = []"}) {
+    INFO(line);
+    CHECK_THAT(printed.out, Catch::Contains("\n" + std::string{line} + " "));
+  }
+  for (const auto& [given, wrong] :
+       {std::pair{"model.hidden=2147483648", "must be at most 2147483647"},
+        std::pair{"model.bias=3", "true or false"}, std::pair{"model.widths=[\"a\"]", "integers"},
+        std::pair{"model.rate=fast", "a number is needed"}}) {
+    const auto refused = run(program, {"config", "print", "--set", given});
+    CHECK(refused.code == 3);
+    CHECK_THAT(refused.err, Catch::Contains(wrong));
+  }
+  const auto largest = run(program, {"config", "print", "--set", "model.seed=9223372036854775807"});
+  CHECK_THAT(largest.out, Catch::Contains("seed = 9223372036854775807"));
+}
+
+TEST_CASE("settings reach the function that makes a model; it may throw, or return nothing",
+          "[application]") {
+  all_kinds seen;
+  application program;
+  program.model<all_kinds>("net", "one", [&](const all_kinds& how) {
+    seen = how;
+    return nullptr;
+  });
+  const auto refused = run(program, {"models"});
+  CHECK(refused.code == 3);
+  CHECK_THAT(refused.err, Catch::Contains("the function of the model net returns nothing"));
+  CHECK((seen.hidden == 7 && seen.limit == std::numeric_limits<double>::infinity()));
+
+  program.data("broken", "", []() -> std::shared_ptr<data_module> {
+    throw std::runtime_error("the file is gone");
+  });
+  const temporary_folder folder;
+  const auto path = (folder.path() / "run").string();
+  const auto failed = run(program, {"fit", "--run-dir", path.c_str()});
+  CHECK(failed.code == 1);
+  CHECK_THAT(failed.err, Catch::Contains("cannot make the data set broken: the file is gone"));
+  CHECK_FALSE(std::filesystem::exists(path));
+}
+
+TEST_CASE("texts of a program: its file is its name unless it is given another one",
+          "[application]") {
+  CHECK(run(application{}, {"--version"}).out.starts_with("mine (troupe "));
+  const application named{{.name = "other", .about = "Learns shapes.", .version = "2.1"}};
+  CHECK(run(named, {"--version"}).out.starts_with("other 2.1 (troupe "));
+  const auto help = run(named, {"--help"}).out;
+  CHECK_THAT(help, Catch::Contains("Learns shapes.") && Catch::Contains("  other fit --model cnn"));
+}
