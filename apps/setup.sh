@@ -21,7 +21,7 @@ want_readers=
 for flag in "$@"; do
   case $flag in
     --tests)
-      packages+=(clang-format doxygen)
+      packages+=(clang-format doxygen zsh fish mandoc)
       want_readers=yes
       ;;
     --nccl) want_nccl=yes ;;
