@@ -220,11 +220,11 @@ void add_bench_collectives(const command& bench_app, const context& around, cons
   const auto command = bench_app.add_command(
       "collectives", "a communicator beside the bare loop over the same memory");
   auto flags = std::make_shared<collectives_flags>();
-  command.add("--communicator", flags->communicator, "(auto)")
+  command.add("--communicator", flags->communicator, "which engine (auto)")
       .type_name(build_facts::with_mpi ? "auto|inproc|shm|tcp|hier|mpi"
                                        : "auto|inproc|shm|tcp|hier");
-  command.add("--ranks", flags->ranks, "(2)");
-  command.add("--operation", flags->operation, "(all_reduce)")
+  command.add("--ranks", flags->ranks, "how many take part (2)");
+  command.add("--operation", flags->operation, "which collective (all_reduce)")
       .type_name(fmt::format("{}", fmt::join(benched_operations(), "|")));
   command
       .add("--memory", flags->memory,

@@ -18,9 +18,9 @@ void add(const command& bench_app, const char* name, const char* summary, bool w
   const auto command = bench_app.add_command(name, summary);
   auto flags = std::make_shared<control_flags>();
   command.add("--steps", flags->what.steps, "measured in each round (5000)");
-  command.add("--rounds", flags->what.rounds, "(5)");
+  command.add("--rounds", flags->what.rounds, "how often it is measured (5)");
   if (whole) {
-    command.add("--ranks", flags->what.ranks, "(2)");
+    command.add("--ranks", flags->what.ranks, "how many take part (2)");
     command.add("--throws", flags->what.throws, "how often a rank throws (20)");
   }
   command.add_flag("--json", flags->json, "one object");

@@ -193,7 +193,11 @@ void add_checkpoint(const command& app, const schema& all, const context& around
     auto path = std::make_shared<std::string>();
     auto json = std::make_shared<bool>(false);
     const auto command = checkpoint.add_command(name, about);
-    command.add(of, *path, "a checkpoint's folder, or a run's for its latest").required();
+    const bool of_run = std::string_view{of} == "RUN_DIR";
+    command
+        .add(of, *path,
+             of_run ? "the run's folder" : "a checkpoint's folder, or a run's for its latest")
+        .required();
     command.add_flag("--json", *json, "objects instead of text");
     command.on_chosen(
         [=, &around] { chosen([=, &around] { return act(*path, *json, around.screen); }); });

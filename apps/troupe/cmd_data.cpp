@@ -137,8 +137,8 @@ void add_data(const command& app, const context& around, const choose& chosen) {
   command.add("--size", what->size, "samples of the training set").required();
   command.add("--ranks", what->ranks, "that share a batch: the shards of the job (2)");
   command.add("--batch-size", what->batch_size, "per rank and micro-batch (64)");
-  command.add("--seed", what->seed, "(0)").check(wrong_with_seed);
-  command.add("--epoch", what->epoch, "(0)");
+  command.add("--seed", what->seed, "of the job (0)").check(wrong_with_seed);
+  command.add("--epoch", what->epoch, "which epoch, from 0 (0)");
   command.add("--accumulate-grad-batches", what->accumulate, "micro-batches of a step (1)");
   auto limits = std::make_shared<order_limits>();
   command.add("--limit-train-batches", limits->train, "batches per epoch: a count or a share (1.0)")

@@ -295,8 +295,8 @@ void add_simulate(const command& app, const context& around, const choose& chose
   const auto command =
       app.add_command("simulate", "run jobs in the simulator, with schedules and faults");
   auto f = std::make_shared<simulate_flags>();
-  const auto ranks = command.add("--ranks", f->ranks, "(8)");
-  const auto steps = command.add("--steps", f->steps, "(20)");
+  const auto ranks = command.add("--ranks", f->ranks, "of each job (8)");
+  const auto steps = command.add("--steps", f->steps, "optimizer steps of each job (20)");
   const auto seed = command.add("--seed", f->seed, "of the simulation (0)").check(wrong_with_seed);
   const auto seeds =
       command.add("--seeds", f->seeds, "a run for each of A..B").type_name("A..B").excludes(seed);

@@ -9,6 +9,7 @@
 #include <list>
 #include <mutex>
 
+#include "backends/torch/ordered_dataset.hpp"
 #include "backends/torch/rank_random.hpp"
 #include "troupe/failure.hpp"
 
@@ -221,7 +222,10 @@ class transformed_samples final : public dataset {
 public:
   transformed_samples(dataset_ptr inner, std::function<value(value, std::uint64_t)> transform,
                       collate_function how)
-      : inner_(std::move(inner)), transform_(std::move(transform)), collate_(std::move(how)) {}
+      : inner_(std::move(inner)), transform_(std::move(transform)), collate_(std::move(how)) {
+    if (dynamic_cast<const ordered_dataset*>(inner_.get()))
+      refuse_data("transformed: a combined_dataset has no single samples: transform its members");
+  }
   std::int64_t size() const override { return inner_->size(); }
   value get(std::span<const std::int64_t> indices) const override { return get_keyed(indices, {}); }
   value get_keyed(std::span<const std::int64_t> indices, const sample_keys& keys) const override {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/torch/lane_thread.hpp"
+#include "backends/torch/ordered_dataset.hpp"
 #include "backends/torch/rank_random.hpp"
 #include "troupe/accelerator.hpp"
 #include "troupe/data.hpp"
@@ -24,11 +25,14 @@ namespace {
 class epoch_order {
 public:
   using list = std::shared_ptr<const std::vector<std::int64_t>>;
-  epoch_order(dataset_ptr data, const loader::options& how) : data_(std::move(data)), how_(how) {}
+  epoch_order(dataset_ptr data, const loader::options& how)
+      : data_(std::move(data)),
+        how_(how),
+        shuffles_(how.shuffle && !dynamic_cast<const ordered_dataset*>(data_.get())) {}
 
   list of(std::int64_t epoch) {
     const std::lock_guard lock{guard_};
-    if (!known_ || (how_.shuffle && epoch_ != epoch)) {
+    if (!known_ || (shuffles_ && epoch_ != epoch)) {
       known_ = std::make_shared<const std::vector<std::int64_t>>(made(epoch));
       epoch_ = epoch;
     }
@@ -37,8 +41,8 @@ public:
 
 private:
   std::vector<std::int64_t> made(std::int64_t epoch) const {
-    if (how_.shuffle && how_.order) return checked(how_.order->order(how_.seed, epoch));
-    if (how_.shuffle) return permutation(how_.seed, epoch, data_->size());
+    if (shuffles_ && how_.order) return checked(how_.order->order(how_.seed, epoch));
+    if (shuffles_) return permutation(how_.seed, epoch, data_->size());
     std::vector<std::int64_t> plain(static_cast<std::size_t>(how_.layout.size));
     std::iota(plain.begin(), plain.end(), std::int64_t{0});
     return plain;
@@ -57,6 +61,7 @@ private:
 
   dataset_ptr data_;
   loader::options how_;
+  bool shuffles_;
   std::mutex guard_;
   list known_;
   std::int64_t epoch_ = 0;  // of `known_`
@@ -66,7 +71,11 @@ private:
 class assembler {
 public:
   assembler(dataset_ptr data, const loader::options& how, epoch_order& order)
-      : data_(std::move(data)), how_(how), order_(order), random_(how.seed) {}
+      : data_(std::move(data)),
+        ordered_(dynamic_cast<const ordered_dataset*>(data_.get())),
+        how_(how),
+        order_(order),
+        random_(how.seed) {}
 
   loader::item assemble(std::int64_t epoch, std::int64_t batch, const data_layout& layout) {
     const auto mine = layout.of_rank(batch, how_.rank);
@@ -77,9 +86,10 @@ public:
     random_.reset({.epoch = epoch, .batch = batch, .shard = how_.rank, .purpose = "data"});
     const random_scope scope{random_};
     const sample_keys keys{how_.seed, epoch};
-    made.batch = data_->get_keyed(std::span{*order}.subspan(static_cast<std::size_t>(mine.first),
-                                                            static_cast<std::size_t>(mine.count)),
-                                  keys);
+    const auto which = std::span{*order}.subspan(static_cast<std::size_t>(mine.first),
+                                                 static_cast<std::size_t>(mine.count));
+    made.batch =
+        ordered_ ? ordered_->get_ordered(which, keys, how_.shuffle) : data_->get_keyed(which, keys);
     if (how_.staged_for)
       made.batch =
           map_tensors(made.batch, [&](const at::Tensor& t) { return how_.staged_for->staged(t); });
@@ -88,6 +98,7 @@ public:
 
 private:
   dataset_ptr data_;
+  const ordered_dataset* ordered_;  // `data_`, or null
   const loader::options& how_;
   epoch_order& order_;
   rank_random random_;
@@ -294,6 +305,10 @@ loader_options loader_options_of(const data_loading& how, stage purpose, const d
   if (purpose != stage::train) return made;
   made.shuffle = how.shuffle;
   if (how.shuffle && how.order) {
+    if (dynamic_cast<const ordered_dataset*>(&data))
+      throw user_error(errc::bad_configuration,
+                       "data_loading: a combined_dataset has an order of its own: leave out "
+                       "`order`");
     made.order = how.order;
     made.layout.size = how.order->size();
   }

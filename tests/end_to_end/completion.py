@@ -1,8 +1,9 @@
-"""Goal: bash, zsh and fish complete the program's commands, flags and values; man shows its pages.
+"""Goal: bash, zsh and fish complete the program's commands, flags and values, all of them; man shows its pages.
 
 A shell that is not installed is skipped, with a line that says so.
 """
 
+import functools
 import json
 import os
 import pty
@@ -95,6 +96,117 @@ def story_fish_completes_commands_flags_and_values(folder):
         check_offers(line, [w.split("\t")[0].rstrip("/") for w in said], wanted)
 
 
+# --- the whole schema -----------------------------------------------------------------------------
+
+# Each reads typed lines, and prints for each what is offered for its last word, then a line "-- end".
+BASH_ALL = BASH.replace("COMP_LINE=", "while IFS= read -r line <&3; do\nset -- \"$1\" \"$line\"\nCOMP_LINE=") + r"""
+echo "-- end"
+done 3<&0 </dev/null
+"""
+# zsh completes in its line editor only. These stand for the parts of it that the script calls.
+ZSH_ALL = r"""
+compdef() { }
+compset() { PREFIX="${PREFIX#*=}" }
+_files() { }
+_describe() { print -rl -- "${(@)${(@P)2}%%:*}" }
+source "$1"
+while IFS= read -r line; do
+  words=("${(@s: :)line}")
+  CURRENT=${#words} PREFIX="${words[-1]}"
+  _troupe
+  print -r -- "-- end"
+done
+"""
+FISH_ALL = r"""
+source $argv[1]
+while read -l line
+    complete -C $line
+    echo "-- end"
+end
+"""
+SHELLS = {"bash": ["bash", "-c", BASH_ALL, "bash"], "zsh": ["zsh", "-f", "-c", ZSH_ALL, "zsh"],
+          "fish": ["fish", "--no-config", "-c", FISH_ALL]}
+
+
+def settings(properties, table=""):
+    """(key, facts) of each setting of the schema."""
+    for name, facts in properties.items():
+        if "properties" in facts:
+            yield from settings(facts["properties"], f"{table}{name}.")
+        elif not facts.get("deprecated"):
+            yield table + name, facts
+
+
+def words_of(facts):
+    if facts.get("type") == "boolean":
+        return ["true", "false"]
+    return [word for word in facts.get("enum", facts.get("items", {}).get("enum", [])) if isinstance(word, str)]
+
+
+@functools.cache
+def help_of(words):
+    return check_code(troupe(*words, "--help"), 0).out.split("Examples:")[0]
+
+
+def commands(words=()):
+    """The words of each command, as its help names it."""
+    yield words
+    below = re.search(r"^Subcommands:\n((?: .*\n)+)", help_of(words), re.M)
+    for name in re.findall(r"^  (\w[\w-]*)", below[1], re.M) if below else []:
+        yield from commands((*words, name))
+
+
+def flags_of(words):
+    names = re.findall(r"^  (?:-\w,)?(--\S+)", help_of(words), re.M)
+    return [re.sub(r"[{=].*", "", one) for several in names for one in several.split(",") if one.startswith("--")]
+
+
+def all_offers():
+    """Typed line, what is offered for its last word, and what stands before each offer in that word."""
+    document = json.loads(check_code(troupe("config", "schema"), 0).out)
+    every = dict(settings(document["properties"]))
+    yield "troupe fit --set ", [f"{key}=" for key in every], ""
+    for key, facts in every.items():
+        yield f"troupe fit --set {key}=", words_of(facts), f"{key}="
+        for flag in facts.get("x-flags", []):
+            if facts.get("type") != "boolean" and words_of(facts):
+                yield f"troupe fit {flag}=", words_of(facts), f"{flag}="
+    for words in commands():
+        yield " ".join(("troupe", *words, "--")), flags_of(words), ""
+
+
+def check_whole_schema(shell, folder):
+    lines = list(all_offers())
+    check(len(lines) > 120, f"only {len(lines)} lines")
+    typed = "".join(f"{line}\n" for line, _, _ in lines)
+    done = subprocess.run([*SHELLS[shell], script(shell, folder)], input=typed, capture_output=True, text=True,
+                          check=False, cwd=folder)
+    check_equal((done.returncode, done.stderr[:1000]), (0, ""), shell)
+    offers = done.stdout.split("-- end\n")[:-1]
+    check_equal(len(offers), len(lines), shell)
+    for (line, wanted, before), said in zip(lines, offers):
+        found = {word.split("\t")[0] for word in said.splitlines() if word}
+        if shell == "fish":  # offers whole words, and a flag whose value may be left out also with "="
+            found = {word.removeprefix(before) for word in found} - {f"{flag}=" for flag in wanted}
+        if shell == "zsh":  # its editor adds the "=" of a key
+            wanted = [word.rstrip("=") for word in wanted]
+        check_equal(sorted(found), sorted(set(wanted)), f"{shell}: {line}")
+
+
+def story_bash_offers_the_whole_schema(folder):
+    check_whole_schema("bash", folder)
+
+
+def story_zsh_offers_the_whole_schema(folder):
+    if installed("zsh"):
+        check_whole_schema("zsh", folder)
+
+
+def story_fish_offers_the_whole_schema(folder):
+    if installed("fish"):
+        check_whole_schema("fish", folder)
+
+
 class Terminal:
     """An interactive shell on a terminal of its own."""
 
@@ -177,9 +289,7 @@ def story_man_reads_the_page_of_each_command(folder):
         synopsis = re.search(r"^\.SH SYNOPSIS\n\\fB(.*?)\\fR", text, re.M)[1].replace("\\-", "-")
         words = synopsis.split()[1:]
         check_equal("-".join(["troupe", *words]) + ".1", name)
-        help_text = check_code(troupe(*words, "--help"), 0).out.split("Examples:")[0]
-        flags = sorted(set(re.findall(r"^ .*?(--[a-z][a-z-]*)", help_text, re.M)))
-        for flag in flags:
+        for flag in flags_of(tuple(words)):
             check_in(flag.replace("-", "\\-"), text, name)
         if installed("mandoc"):
             check_equal(said_by(["mandoc", "-T", "lint", "-W", "error", os.path.join(pages, name)], folder), [])

@@ -14,6 +14,7 @@ from troupe_service import ENDLESS, SERVICE, SMALL, Service, changed, timed
 
 BOUND_MS = 50
 STREAMS = 32  # that may be open at once
+CONNECTIONS = 64
 
 
 def digest(job):
@@ -337,6 +338,23 @@ def story_one_stream_too_many_is_refused_until_others_end(folder):
         check_in(b"event: job", answer.read())
         client.close()
     check_equal(opened()[1].status, 200)
+    check_equal(service.end(), 0)
+
+
+def story_one_connection_too_many_closes_the_oldest(folder):
+    service = Service(folder)
+    clients = [socket.create_connection(("127.0.0.1", service.port), timeout=60) for _ in range(CONNECTIONS)]
+    for client in clients:
+        client.sendall(b"GET /healthz HTTP/1.1\r\n")
+    check_equal(service.ask("GET", "/healthz")[0], 200)
+    try:
+        check_equal(clients[0].recv(100), b"", "the oldest one is open")
+    except ConnectionResetError:
+        pass
+    for client in clients[1:]:
+        client.sendall(b"Host: localhost\r\nConnection: close\r\n\r\n")
+        check_in(b" 200 ", client.recv(100))
+        client.close()
     check_equal(service.end(), 0)
 
 

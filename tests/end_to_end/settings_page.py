@@ -1,4 +1,4 @@
-"""Goal: docs/settings.md, the JSON Schema, the help and `config print` have the same settings.
+"""Goal: docs/settings.md, the JSON Schema, the help and `config print` have the same settings; the page has all flags.
 
 The page is generated: TROUPE_PROGRAM=build/bin/troupe python3 tests/end_to_end/settings_page.py --write
 """
@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 
 from troupe_program import check, check_code, check_equal, main, troupe
 
@@ -14,6 +15,12 @@ PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../docs/sett
 BEGIN, END = "<!-- settings_page.py writes from here -->\n", "<!-- to here -->\n"
 # Values that only some builds have. The page lists them for all builds.
 CONDITIONS = {"cuda": "with CUDA", "nccl": "with NCCL", "mpi": "with MPI"}
+
+COMMANDS = """## Flags of commands
+
+What is no setting. Commands that take all settings, as `troupe fit`, have their flags too. Values that only some builds
+have, as `mpi`, are left out.
+"""
 
 
 def schema():
@@ -87,7 +94,68 @@ def generated(document):
         saved = "" if facts.get("x-saved", True) else " (not in config.toml)"
         text += row([code(name) + saved, flags(facts), code(facts["x-variable"]), default(facts), values(facts),
                      facts["description"]])
+    text += "\n" + COMMANDS + generated_commands(document)
     return text.lstrip("\n") + "\n"
+
+
+# --- flags of commands ----------------------------------------------------------------------------
+
+
+def plain(text):
+    """Text of a manual page."""
+    return re.sub(r"\\f[BIR]|\\&", "", text).replace("\\-", "-").replace("\\e", "\\").strip()
+
+
+def section(text, title):
+    """The items of a section: names, the value's shape and the meaning."""
+    found = re.search(rf"^\.SH {title}\n(.*?)(?=^\.SH )", text, re.M | re.S)
+    for head, about in re.findall(r"^\.TP\n(.*)\n(.*)", found[1], re.M) if found else []:
+        names, shape = re.fullmatch(r"(.*?)(?: \[?(\\fI.*?)\]?)?", head).groups() if title == "OPTIONS" else (head, "")
+        yield plain(names), plain(shape or ""), plain(about)
+
+
+def manual():
+    """The words of each command, and its page."""
+    with tempfile.TemporaryDirectory() as folder:
+        check_code(troupe("manual", "--output", folder, "--force"), 0)
+        for name in sorted(os.listdir(folder)):
+            with open(os.path.join(folder, name), encoding="utf-8") as f:
+                text = f.read()
+            yield plain(re.search(r"^\.SH SYNOPSIS\n\\fB(.*?)\\fR", text, re.M)[1]), text
+
+
+def shape_in_words(shape):
+    words = [word for word in shape.split("|") if word not in CONDITIONS]
+    return ", ".join(code(word) for word in words if word)
+
+
+def own_items(text, known):
+    """A command's arguments and flags, without those of all settings and --help."""
+    options = list(section(text, "OPTIONS"))
+    takes_settings = any(names == "--set" for names, _, _ in options)
+    yield from section(text, "ARGUMENTS")
+    for names, shape, about in options:
+        several = names.split(", ")
+        if "--help" in several or takes_settings and {*several} & {*known, "--config", "--set"}:
+            continue
+        yield names, shape, about
+
+
+def generated_commands(document):
+    known = [flag for _, _, facts in settings(document["properties"]) for flag in facts.get("x-flags", [])]
+    text = ""
+    for command, man in manual():
+        items = list(own_items(man, known))
+        if not items:
+            continue
+        about = plain(re.search(r"^\.SH NAME\n.*? \\- (.*)", man, re.M)[1])
+        others = ". It takes all settings, too." if re.search(r"^\\fB\\-\\-set\\fR", man, re.M) else ""
+        text += f"\n### `{command}`\n\n{about}{others}\n\n"
+        text += row(["flag or argument", "value", "meaning"]) + "|---|---|---|\n"
+        for names, shape, meaning in items:
+            spelled = ", ".join(code(name) for name in names.split(", "))
+            text += row([spelled, shape_in_words(shape), meaning])
+    return text
 
 
 def page():
@@ -102,6 +170,17 @@ def story_the_page_has_what_the_schema_has(_folder):
     check(written == fresh, "docs/settings.md is stale. Write it again: TROUPE_PROGRAM=build/bin/troupe python3 "
           "tests/end_to_end/settings_page.py --write\n" + "".join(
               f"- {a}\n+ {b}\n" for a, b in zip(written.splitlines(), fresh.splitlines()) if a != b))
+
+
+def story_each_command_of_the_help_says_what_its_flags_do(_folder):
+    for command, man in manual():
+        listed = check_code(troupe(*command.split()[1:], "--help"), 0).out.split("Examples:")[0]
+        names = {name for several, _, _ in section(man, "OPTIONS") for name in several.split(", ")}
+        helped = {re.sub(r"[{=].*", "", name) for several in re.findall(r"^  (?:-\w,)?(--\S+)", listed, re.M)
+                  for name in several.split(",")}
+        check_equal(sorted(names), sorted(helped), command)
+        for several, _, about in [*section(man, "ARGUMENTS"), *section(man, "OPTIONS")]:
+            check(re.search(r"[a-z]{2}", re.sub(r"\(.*?\)", "", about)), f"{command}: nothing is said of {several}")
 
 
 def story_help_has_the_flags_of_the_schema(_folder):

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "backends/checkpoint/safetensors.hpp"
@@ -43,6 +44,15 @@ troupe::dataset_ptr squares() {
       return troupe::value_tuple{{static_cast<double>(i), static_cast<double>(i * i)}};
     };
   });
+}
+
+troupe::data_ptr half_labelled(const at::Tensor& inputs, const at::Tensor& labels,
+                               const at::Tensor& more_inputs) {
+  return troupe::make_data(
+      {.name = "half labelled",
+       .train = troupe::combined_dataset(
+           {{.name = "labelled", .data = troupe::tensor_dataset({inputs, labels})},
+            {.name = "unlabelled", .data = troupe::tensor_dataset({more_inputs}), .samples = 4}})});
 }
 
 }  // namespace
@@ -247,6 +257,161 @@ TEST_CASE("torch_dataset makes a Troupe dataset of a dataset of torch::data", "[
   CHECK(item(stacked, 0).equal(item(batch, 0)));
   const auto rows = torch_dataset(torch::data::datasets::TensorDataset(at::arange(6)))->get(which);
   CHECK(unboxed(rows).equal(at::tensor({5, 2}, at::kLong)));
+}
+
+/// What the members of a combined dataset gave in one epoch: the samples of member m in batch b are
+/// [m][b].
+using parts_read = std::vector<std::vector<std::vector<std::int64_t>>>;
+parts_read parts_of_epoch(const dataset_ptr& data, const data_loading& how, std::int64_t ranks,
+                          std::int64_t epoch, stage purpose = stage::train,
+                          std::int64_t first = 0) {
+  parts_read all(2);
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    auto options = loader_options_of(how, purpose, *data, ranks, 2);
+    options.seed = 5;
+    options.rank = rank;
+    loader reads{data, options};
+    if (first > 0) reads.resume(epoch, 1, first);
+    const auto begin = std::min<std::int64_t>(first, 1), end = reads.batches(epoch);
+    reads.begin(epoch, begin, end);
+    for (auto& one : all) one.resize(static_cast<std::size_t>(end - begin));
+    for (auto b = begin; b < end; ++b) {
+      const auto got = reads.next();
+      if (got.samples == 0) continue;
+      for (std::size_t m = 0; m < all.size(); ++m) {
+        const auto part = part_of(batch{got.batch, got.samples}, m);
+        if (part.empty()) continue;
+        const auto mine = numbers(part[0]);
+        CHECK(static_cast<std::int64_t>(mine.size()) == part.samples());
+        auto& into = all[m][static_cast<std::size_t>(b - begin)];
+        into.insert(into.end(), mine.begin(), mine.end());
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<std::int64_t> counted_up(std::int64_t size) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(size));
+  std::iota(all.begin(), all.end(), std::int64_t{0});
+  return all;
+}
+
+std::vector<std::int64_t> sorted(std::vector<std::int64_t> all) {
+  std::ranges::sort(all);
+  return all;
+}
+
+TEST_CASE("combined: a shorter member begins anew, with each sample once per pass", "[own_data]") {
+  const auto data = combined_dataset({counting(11), counting(4)});
+  CHECK(data->size() == 11);
+  const auto one = parts_of_epoch(data, {}, 1, 3);
+  const auto a = joined(one[0]), b = joined(one[1]);
+  CHECK(sorted(a) == counted_up(11));
+  CHECK(a != counted_up(11));
+  const std::vector<std::int64_t> first(b.begin(), b.begin() + 4),
+      second(b.begin() + 4, b.begin() + 8);
+  CHECK(sorted(first) == counted_up(4));
+  CHECK(sorted(second) == counted_up(4));
+  CHECK(first != second);
+  CHECK(std::set<std::int64_t>(b.begin() + 8, b.end()).size() == 3);
+  for (const std::int64_t ranks : {2, 3}) {
+    const auto same = parts_of_epoch(data, {}, ranks, 3);
+    CHECK(joined(same[0]) == a);
+    CHECK(joined(same[1]) == b);
+  }
+  CHECK(joined(parts_of_epoch(data, {}, 2, 4)[0]) != a);
+  CHECK(joined(parts_of_epoch(data, {.drop_last = true}, 2, 3)[0]) ==
+        std::vector<std::int64_t>(a.begin(), a.begin() + 8));
+}
+
+TEST_CASE("combined: the modes decide how long an epoch is and which members miss", "[own_data]") {
+  const std::vector<dataset_ptr> members{counting(5), counting(3)};
+  const auto read = [&](combined_mode mode, const data_loading& how = {.shuffle = false}) {
+    return parts_of_epoch(combined_dataset(members, mode), how, 1, 0);
+  };
+  using batches = std::vector<std::vector<std::int64_t>>;
+  CHECK(read(combined_mode::max_size_cycle) ==
+        parts_read{batches{{0, 1}, {2, 3}, {4}}, batches{{0, 1}, {2, 0}, {1}}});
+  CHECK(read(combined_mode::min_size) == parts_read{batches{{0, 1}, {2}}, batches{{0, 1}, {2}}});
+  CHECK(read(combined_mode::max_size) ==
+        parts_read{batches{{0, 1}, {2, 3}, {4}}, batches{{0, 1}, {2}, {}}});
+  CHECK(read(combined_mode::sequential) ==
+        parts_read{batches{{0, 1}, {2, 3}, {4}, {}}, batches{{}, {}, {0}, {1, 2}}});
+  for (const auto mode : {combined_mode::max_size, combined_mode::sequential}) {
+    const auto shuffled = read(mode, {});
+    CHECK(sorted(joined(shuffled[0])) == counted_up(5));
+    CHECK(sorted(joined(shuffled[1])) == counted_up(3));
+  }
+  // A longer member has other samples in each epoch.
+  std::set<std::int64_t> seen;
+  for (std::int64_t epoch = 0; epoch < 9; ++epoch) {
+    const auto few = combined_dataset(members, combined_mode::min_size);
+    const auto some = joined(parts_of_epoch(few, {}, 1, epoch)[0]);
+    CHECK(std::set<std::int64_t>(some.begin(), some.end()).size() == 3);
+    seen.insert(some.begin(), some.end());
+  }
+  CHECK(seen.size() == 5);
+  // Evaluation goes from first to last, whatever data_loading says.
+  CHECK(parts_of_epoch(combined_dataset(members, combined_mode::sequential), {}, 1, 0,
+                       stage::validate) == read(combined_mode::sequential));
+}
+
+TEST_CASE("combined: members by name, with several samples per entry", "[own_data]") {
+  const auto data = half_labelled(at::arange(6), at::zeros({6}), at::arange(10));
+  const auto train = data->train();
+  CHECK(train->size() == 6);
+  const std::vector<std::int64_t> places{1, 2, 3};
+  const batch read{train->get(places), 3};
+  CHECK(numbers(part_of(read, "labelled")[0]) == std::vector<std::int64_t>{1, 2, 3});
+  CHECK(part_of(read, "labelled").samples() == 3);
+  // Entries 0 and 1 have four samples, entry 2 the last two; entry 3 begins anew.
+  CHECK(numbers(part_of(read, "unlabelled")[0]) ==
+        std::vector<std::int64_t>{4, 5, 6, 7, 8, 9, 0, 1, 2, 3});
+  CHECK(part_of(read, "unlabelled").samples() == 10);
+  CHECK_THROWS_WITH(part_of(read, "other"),
+                    Contains("no part \"other\"; it has labelled, unlabelled"));
+  CHECK_THROWS_WITH(part_of(read, 0), Contains("no part 0"));
+  const auto noise = function_dataset(4, [](std::int64_t) { return boxed(at::zeros({2})); });
+  const auto drawn = transformed(noise, [](value, std::uint64_t) { return boxed(at::randn({2})); });
+  const auto twice = combined_dataset({drawn, drawn});
+  const sample_keys keys{.seed = 1, .epoch = 2};
+  const batch pair{twice->get_keyed(places, keys), 3};
+  CHECK_FALSE(part_of(pair, 0)[0].equal(part_of(pair, 1)[0]));
+}
+
+TEST_CASE("combined: an epoch is resumed with other ranks and a batch size", "[own_data]") {
+  const auto data = combined_dataset({counting(23), counting(9)});
+  const auto whole = parts_of_epoch(data, {.batch_size = 3}, 2, 1);
+  for (const std::int64_t ranks : {1, 2, 3}) {
+    const auto rest = parts_of_epoch(data, {.batch_size = 4}, ranks, 1, stage::train, 6);
+    for (std::size_t m = 0; m < 2; ++m) {
+      auto expected = joined(whole[m]);
+      expected.erase(expected.begin(), expected.begin() + 6);
+      CHECK(joined(rest[m]) == expected);
+    }
+  }
+}
+
+TEST_CASE("combined: what cannot be combined is refused", "[own_data]") {
+  const auto said = [](std::vector<combined_member> members) {
+    return refusal([&] { combined_dataset(members); });
+  };
+  const auto some = counting(3);
+  CHECK_THAT(said({}), Contains("at least one dataset"));
+  CHECK_THAT(said({{.data = some}, {.data = nullptr}}), Contains("member 1 has no samples"));
+  CHECK_THAT(said({{.data = some, .samples = 0}}), Contains("samples must be 1 or more"));
+  CHECK_THAT(said({{.name = "a", .data = some}, {.data = some}}), Contains("name all of them"));
+  CHECK_THAT(said({{.name = "a", .data = some}, {.name = "a", .data = some}}),
+             Contains("two members have the name \"a\""));
+  const auto both = combined_dataset({some, some});
+  CHECK_THAT(said({{.data = both}}), Contains("give its members"));
+  CHECK_THAT(refusal([&] { noisy(both); }), Contains("transform its members"));
+  CHECK_THAT(
+      refusal([&] {
+        loader_options_of({.order = weighted_sampler({1, 1, 1}, 3)}, stage::train, *both, 1, 1);
+      }),
+      Contains("leave out `order`"));
 }
 
 TEST_CASE("make_data passes on its parts", "[own_data]") {

@@ -1,6 +1,7 @@
 // Goal: the snippets of docs/callbacks.md compile, and do in real jobs what the page says. A fit of
 // a LibTorch module through the trainer writes a program's own checkpoint format, and a fit that
-// resumes through that format ends in the bytes of a fit without an interruption.
+// resumes through that format ends in the bytes of a fit without an interruption. So does a fit on
+// several datasets.
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
@@ -9,8 +10,10 @@
 
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "tests/unit/torch_recovery/recovering_job.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/callbacks.hpp"
+#include "troupe/datasets.hpp"
 #include "troupe/session.hpp"
 #include "troupe/trainer.hpp"
 
@@ -193,4 +196,78 @@ TEST_CASE("a fit of the trainer writes a program's checkpoint format and resumes
   CHECK(format->reads >= read_so_far + 2);  // once per rank
   CHECK(rest.loop == whole.loop);
   CHECK(digest(rest) == digest(whole));
+}
+
+// --- several datasets ----------------------------------------------------------------------------
+
+namespace {
+
+/// Trains on the members of a combined dataset, of which "more" may be missing.
+struct of_both : regression {
+  of_both() : regression({.dropout = 0.2}) {}
+  step_output training_step(const batch& b, std::int64_t index) override {
+    const auto loss = regression::training_step(part_of(b, "some"), index).loss();
+    const auto more = part_of(b, "more");
+    return more.empty() ? loss : loss + fn::mse_loss(net->forward(more[0]), more[1]);
+  }
+};
+
+// An epoch of two ranks with batches of 4 has five steps. In them "more" begins anew once or more,
+// or ends in the second one.
+data_ptr both(combined_mode mode) {
+  return make_data(
+      {.name = "both",
+       .train = combined_dataset({{.name = "some", .data = table_data(36).train()},
+                                  {.name = "more", .data = table_data(37).train(), .samples = 3}},
+                                 mode)});
+}
+
+}  // namespace
+
+TEST_CASE("several datasets: resumed, failed and with fewer ranks, a fit ends in the same bytes",
+          "[session]") {
+  const auto data = both(GENERATE(combined_mode::max_size_cycle, combined_mode::max_size));
+  const temporary_folder folder;
+  const auto fitted = [&](const trainer_options& options, const std::string& run,
+                          const std::string& resume = {}) {
+    job_context where{.run_folder = (folder.path() / run).string()};
+    if (!resume.empty()) where.resume = resume;
+    auto outcome = trainer{options, where}.fit<of_both>(data);
+    outcome.rethrow();
+    return outcome;
+  };
+  const auto whole = fitted(quick(2, 4, 12), "whole");
+  CHECK(whole.loop.samples == 36 + 36 + 16);
+  const auto same = [&](const job_outcome& other) {
+    CHECK(other.loop.samples == whole.loop.samples);
+    CHECK(other.weights->weights_digest == whole.weights->weights_digest);
+  };
+  const auto half = fitted(quick(2, 4, 7), "parts");
+  CHECK(half.weights->weights_digest != whole.weights->weights_digest);
+  same(fitted(quick(2, 4, 12), "parts", "latest"));
+  auto options = quick(2, 4, 12);
+  options.elastic.max_restarts = 3;
+  options.faults = {{.rank = 1, .hook = "backward", .step = 8}};
+  const auto restarted = fitted(options, "restarted");
+  CHECK(restarted.restarts == 1);
+  same(restarted);
+  options = quick(1, 4, 12);
+  options.elastic.shards = 2;
+  same(fitted(options, "one rank"));
+}
+
+TEST_CASE("several datasets: a rank is lost in any hook, and the job ends with the same bits",
+          "[session]") {
+  const auto recipe = recipe_for<of_both>(both(combined_mode::max_size_cycle));
+  const auto options = quick(3, 2, 9);
+  const auto undisturbed = run_recovering(recipe, options);
+  for (const auto* hook : {"batch_to_device", "training_step", "backward", "on_train_batch_end"})
+    for (const std::int64_t step : {2, 5, 6})
+      for (const bool lost : {true, false}) {
+        CAPTURE(hook, step, lost);
+        const injected failure{.rank = 1, .hook = hook, .step = step, .lost = lost};
+        const auto now = run_recovering(recipe, options, &failure);
+        CHECK(now.digest == undisturbed.digest);
+        CHECK(now.rows == undisturbed.rows);
+      }
 }

@@ -10,9 +10,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "troupe/batch.hpp"
 #include "troupe/data.hpp"
 #include "troupe/detail/tensor.hpp"
 
@@ -48,6 +50,43 @@ dataset_ptr stream_dataset(std::int64_t size, std::function<sample_stream(std::i
 dataset_ptr transformed(dataset_ptr inner,
                         std::function<value(value sample, std::uint64_t key)> transform,
                         collate_function how = collate);
+
+/// How many entries an epoch of a combined_dataset has, in the words of Lightning's
+/// CombinedLoader. A pass of a member takes ceil(samples of its dataset / combined_member::samples)
+/// entries.
+enum class combined_mode {
+  max_size_cycle,  ///< the longest pass; the other members begin anew, each time in another order
+  min_size,        ///< the shortest pass; the others leave samples out, other ones in each epoch
+  max_size,        ///< the longest pass; a member whose pass has ended is missing
+  sequential,      ///< the passes one after the other: each entry is of one member
+};
+/// One of the datasets that combined_dataset reads together.
+struct combined_member {
+  std::string name;          ///< of its part of a batch; empty for all members: parts have numbers
+  dataset_ptr data;          ///< with samples
+  std::int64_t samples = 1;  ///< of `data` in each entry; the last entry of a pass may have fewer
+};
+/// Several datasets in one loader. An entry has samples of each member, and is what a loader counts
+/// as a sample. A batch is a map (or a tuple, if members have no names) of the members' batches;
+/// part_of returns one of them. A member of which a batch has no sample is an empty value in it.
+///
+/// In training with data_loading::shuffle each member is shuffled for itself, anew in each pass; so
+/// each of its samples is used once in a pass. It has seeds of its own, made from the job's and its
+/// number; sample_keys has them too. data_loading::order is refused. Thread-safe, as the members.
+/// Throws user_error for members that do not fit.
+/// @{
+dataset_ptr combined_dataset(std::vector<combined_member> members,
+                             combined_mode mode = combined_mode::max_size_cycle);
+dataset_ptr combined_dataset(const std::vector<dataset_ptr>& members,
+                             combined_mode mode = combined_mode::max_size_cycle);
+/// @}
+/// A member's part of a batch of combined_dataset: its own batch, with the number of its samples
+/// (the rows of its first tensor); empty if there are none. Throws std::out_of_range that names the
+/// parts there are.
+/// @{
+batch part_of(const batch& whole, std::string_view member);
+batch part_of(const batch& whole, std::size_t member);
+/// @}
 
 namespace detail {
 
