@@ -76,6 +76,7 @@ void job_fields(job_spec& job, F visit) {
   visit("min_ranks", job.min_ranks, bounds{1, 100'000});
   visit("spares", job.spares, bounds{0, 1000});
   visit("processes", job.processes, bounds{0, 100'000});
+  visit("collectives", job.collectives, yes_or_no);
 }
 
 template <class F>

@@ -95,6 +95,7 @@ variant variant_of(const job_spec& what, const run_plan& plan, const budget& of,
   constexpr std::int32_t ranks_watched = 64;
   if (draw(8) == 0 && what.ranks <= ranks_watched)
     v.plan.observer = static_cast<test_observer>(1 + draw(4));
+  v.job.collectives = !plan.payload && mix(mix(seed) ^ 0xc011ec7) % 8 == 0;
   if (what.max_restarts == 0 || v.plan.cluster.ranks_per_host == 0) return v;
   const auto ranks = static_cast<std::uint64_t>(what.ranks);
   const auto processes = draw(2) == 0 ? ranks : 1 + draw(ranks);

@@ -57,6 +57,7 @@ struct exploration {
 /// With `vary_job` a seed varies more than the schedule:
 /// - ranks per host, accumulation, buffers, one hook per run, the checkpoint interval, and the kind
 ///   of observer;
+/// - whether the hooks of the integer payload call collectives;
 /// - of a job that may restart: its processes, spares, min_ranks and on_loss;
 /// - for one run in four, fewer samples, if the payload allows it (payload::varies_samples).
 variant variant_of(const job_spec& what, const run_plan& plan, const budget& of,

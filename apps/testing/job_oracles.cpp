@@ -90,6 +90,7 @@ void job_oracles::attempt_begins(job_id job, std::int64_t resumed_at) {
   held_.assign(static_cast<std::size_t>(job_.ranks), {{}, 0, resumed_at});
   old_.clear();
   digests_.clear();
+  poisons_here_.clear();
   poisoned_now_ = false;
   recount();
   written_ = -1;
@@ -134,6 +135,7 @@ void job_oracles::generation_begins(const generation_start& what) {
              base});
   if (!first && kept < 0 && base < committed_) ++report_.marks["committed steps were done again"];
   possible_ = std::max(possible, base_ == unknown ? possible_ : 0);
+  poisons_here_.clear();
   set_base(what.lost || given_up ? unknown : base);
   for (std::size_t r = 0; r < held_.size(); ++r) held_[r].who = what.members[r];
 }
@@ -142,9 +144,10 @@ void job_oracles::set_base(std::int64_t base) {
   base_ = base;
   nan_at_ = -1;
   for (auto& of : held_) of = {of.who, generation_, base};
-  // What was poisoned after the base did not happen.
+  // What was poisoned after the base did not happen, unless this generation did it.
   if (const auto found = poisons_.find(now_); found != poisons_.end() && base != unknown)
-    std::erase_if(found->second, [base](const poison& p) { return p.step >= base; });
+    std::erase_if(found->second,
+                  [&](const poison& p) { return p.step >= base && !poisons_here_.contains(p); });
   recount();
 }
 
@@ -182,6 +185,7 @@ void job_oracles::compare(const snapshot& is, std::int64_t step, const poisons& 
 void job_oracles::poisoned(job_id job, std::uint64_t generation, const poison& what) {
   if (job == now_ && generation < generation_) return;  // a rank that was replaced
   poisons_[job].insert(what);
+  if (job == now_) poisons_here_.insert(what);
   poisoned_now_ = poisoned_now_ || job == now_;
 }
 
@@ -203,6 +207,13 @@ poisons job_oracles::inherited_by(const snapshot& from) {
 }
 
 void job_oracles::stepped(const finished_step& what, incarnation_id who) {
+  if (what.job == now_ && base_ == unknown && in_this_generation(what, who)) {
+    if (!check(what.step <= possible_ + 1))
+      violate({oracles[1],
+               "no rank can hold more than step " + std::to_string(possible_) + " before it",
+               what.step, what.rank});
+    set_base(what.step - 1);
+  }
   state_of_step(what);
   if (what.job != now_) return;
   chain(what, who);
@@ -255,13 +266,6 @@ void job_oracles::state_of_step(const finished_step& what) {
 void job_oracles::chain(const finished_step& what, incarnation_id who) {
   auto& now = held_[static_cast<std::size_t>(what.rank)];
   const bool current = now.who == who;
-  if (current && what.generation == generation_ && base_ == unknown) {
-    if (!check(what.step <= possible_ + 1))
-      violate({oracles[1],
-               "no rank can hold more than step " + std::to_string(possible_) + " before it",
-               what.step, what.rank});
-    set_base(what.step - 1);
-  }
   if (current && what.generation == generation_ && !check(what.step != nan_at_))
     violate({oracles[0], "a peer's weights are NaN", what.step, what.rank, "weights", 0});
   auto& of = current ? now : old_[who];

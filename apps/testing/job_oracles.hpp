@@ -145,6 +145,7 @@ private:
   std::int64_t written_ = -1;                         // step of the last checkpoint in this attempt
   std::int64_t nan_at_ = -1;           // step after which weights are NaN, in this attempt
   std::map<job_id, poisons> poisons_;  // of foreign jobs, inherited ones included
+  poisons poisons_here_;               // of the newest generation
   bool poisoned_now_ = false;          // a gradient of this attempt was NaN
   std::vector<job_id> attempts_;       // those that have begun
   poisons inherited_;                  // taken over by the attempt that begins

@@ -29,6 +29,7 @@ recipe_ptr job_run::integer_payload() {
   payload.samples = job_.samples;
   payload.width = job_.width;
   payload.buffers = job_.buffers;
+  payload.collectives = job_.collectives;
   payload.logs = plan_.observer != test_observer::none;
   payload.load = [this](const std::string& path) { return io_->read(path); };
   payload.stepped = [this](const finished_step& s) { stepped(s); };
@@ -188,6 +189,7 @@ job_run::ending job_run::attempt(std::uint32_t number) {
   what.run_folder = run_folder;
   if (!resume.empty()) what.resume = resume;
   for (const auto& g : extensions_) g->prepares(simulation_, sim_job_, what);
+  if (job_.collectives) mark("hooks called collectives");
   checker_.attempt_begins(job_.ranks, derive(job_.options().time), job_.max_restarts);
   if (exist_.has(fault::stale_message)) arm_stale_messages();
   sim_job_.begin(std::move(what));

@@ -30,7 +30,8 @@ struct job_spec {
   std::size_t width = 8;
   bool buffers = false;
   bool one_hook_per_run = false;
-  std::uint64_t seed = 0;  ///< of the data and the weights, not of the simulation
+  bool collectives = false;  ///< the integer payload's hooks call collectives
+  std::uint64_t seed = 0;    ///< of the data and the weights, not of the simulation
   nanoseconds detect = std::chrono::milliseconds{500};
   nanoseconds hook_limit = std::chrono::seconds{20};
   // As in elastic_options.

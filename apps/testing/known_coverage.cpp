@@ -15,7 +15,8 @@ const std::vector<std::string>& known_marks() {
                                    "a generation followed another",
                                    "ranks left their process without a failure",
                                    "the number of processes was changed",
-                                   "committed steps were done again"};
+                                   "committed steps were done again",
+                                   "hooks called collectives"};
     for (const auto& m : coverage_points) names.emplace_back(m.text);
     return names;
   }();

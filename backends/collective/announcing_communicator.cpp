@@ -1,6 +1,7 @@
 #include "backends/collective/announcing_communicator.hpp"
 
 #include "troupe/device_collectives.hpp"
+#include "troupe/learner.hpp"
 
 #include <utility>
 
@@ -27,6 +28,8 @@ public:
   void wait() override {
     try {
       inner_->wait();
+    } catch (const not_yet&) {
+      throw;
     } catch (...) {
       report(true);
       throw;
@@ -124,8 +127,9 @@ work_ptr announcing_communicator::barrier(std::string_view label, std::chrono::n
 }
 
 bool announcing_communicator::decide(bool yes, decision by, const subgroup& among) {
-  auto what = begun(collective_kind::decide, 1, among);
+  if (!deciding_) deciding_ = begun(collective_kind::decide, 1, among);
   const auto report = [&](bool failed) {
+    auto what = *std::exchange(deciding_, std::nullopt);
     what.took = now_() - what.began;
     what.failed = failed;
     (*report_)(std::move(what));
@@ -133,6 +137,8 @@ bool announcing_communicator::decide(bool yes, decision by, const subgroup& amon
   bool agreed = false;
   try {
     agreed = forwarding_communicator::decide(yes, by, among);
+  } catch (const not_yet&) {
+    throw;
   } catch (...) {
     report(true);
     throw;

@@ -6,12 +6,14 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 
 namespace troupe {
 
 /// `report` gets a `seen::collective` for each operation whose end the lane has waited for or
 /// polled, on the lane's thread, before that call returns. It must not throw. The time of an
-/// operation that ends on a device (work::on_device) is the time until the device has it.
+/// operation that ends on a device (work::on_device) is the time until the device has it. A lane
+/// that cannot wait asks again after `not_yet`: that is one operation.
 class announcing_communicator : public forwarding_communicator {
 public:
   using clock = std::function<std::chrono::nanoseconds()>;
@@ -39,7 +41,8 @@ private:
 
   clock now_;
   std::shared_ptr<const reporter> report_;
-  std::shared_ptr<std::uint64_t> count_;  // used by the lane only
+  std::shared_ptr<std::uint64_t> count_;      // used by the lane only
+  std::optional<seen::collective> deciding_;  // a vote that the lane asks for again
 };
 
 /// An announcing_communicator, which carries memory of devices if `inner` does.

@@ -38,7 +38,7 @@ public:
 
   void pass(std::span<const hook> hooks, std::uint32_t& handled) override {
     const bool applied = options_.at_hook && (!options_.faults_due || options_.faults_due());
-    for (; handled < hooks.size() && !is_answered(hooks[handled]); ++handled) {
+    for (; handled < hooks.size() && !answers(hooks[handled]); ++handled) {
       const auto& h = hooks[handled];
       if (applied) options_.at_hook(context_, h);
       if (const auto* x = h.get_if<hooks::backward>()) backward(*x);
@@ -60,6 +60,7 @@ public:
     if (h.is<hooks::rewind>()) return rewind();
     if (const auto* x = h.get_if<hooks::restore_state>()) return restore(*x);
     if (const auto* x = h.get_if<hooks::teardown>(); x && x->orderly) return meet("teardown");
+    if (calls_collectives(h)) return call_collective(h);
     return {};
   }
 
@@ -71,6 +72,12 @@ public:
 
 private:
   enum class stage : std::uint8_t { idle, reducing, spreading };
+
+  bool calls_collectives(const hook& h) const {
+    return options_.collectives && h.is<hooks::on_train_epoch_start, hooks::on_train_batch_start,
+                                        hooks::on_train_batch_end, hooks::on_train_epoch_end>();
+  }
+  bool answers(const hook& h) const { return is_answered(h) || calls_collectives(h); }
 
   data_layout layout() const {
     return {options_.samples, context_.world, context_.options.batch_size};
@@ -106,6 +113,36 @@ private:
     return {};
   }
   hook_outcome meet(const std::string& label) { return meet(label.c_str()); }
+
+  // What a user's hooks may call: a barrier, a gather, a vote and a sum.
+  hook_outcome call_collective(const hook& h) {
+    if (h.is<hooks::on_train_epoch_start>()) return meet("epoch");
+    const auto ranks = context_.world;
+    if (h.is<hooks::on_train_batch_end>()) {
+      expect(world_->decide(context_.rank == 0, decision::any), "a vote");
+      return {};
+    }
+    if (!pending_) {
+      sent_.assign(1, context_.rank + 1);
+      received_values_.assign(static_cast<std::size_t>(ranks), 0);
+      const buffer mine{sent_.data(), 1, dtype::i64},
+          all{received_values_.data(), received_values_.size(), dtype::i64};
+      pending_ = h.is<hooks::on_train_batch_start>() ? world_->all_gather(mine, all)
+                                                     : world_->all_reduce(mine, reduction::sum);
+    }
+    if (!done(pending_)) return waits();
+    pending_ = nullptr;
+    if (h.is<hooks::on_train_epoch_end>()) {
+      expect(sent_.front() == std::int64_t{ranks} * (ranks + 1) / 2, "a sum");
+      return {};
+    }
+    for (std::int32_t r = 0; r < ranks; ++r)
+      expect(received_values_[static_cast<std::size_t>(r)] == r + 1, "a gather");
+    return {};
+  }
+  static void expect(bool right, const char* what) {
+    if (!right) throw internal_error(std::string{what} + " in a hook has another result");
+  }
 
   hook_outcome broadcast_weights() {
     if (!pending_)
@@ -268,7 +305,8 @@ private:
   std::int64_t order_epoch_ = -1;
   work_ptr reducing_;
   work_ptr pending_;
-  std::optional<modular_state> kept_;  // of the last point
+  std::vector<std::int64_t> sent_, received_values_;  // by collectives in hooks
+  std::optional<modular_state> kept_;                 // of the last point
   std::unique_ptr<state_transfer> transfer_;
   std::shared_ptr<partial_state> received_ = std::make_shared<partial_state>();
   stage stage_ = stage::idle;

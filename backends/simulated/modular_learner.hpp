@@ -48,6 +48,8 @@ struct modular_options {
   std::size_t width = 8;
   bool buffers = false;  ///< broadcast the statistic after each step
   bool logs = false;     ///< log `logged_state` of the state after each step
+  /// Call collectives in hooks of batches and epochs, as a user's hooks may, and check the results.
+  bool collectives = false;
   /// Called at every hook, in the lane; may throw.
   std::function<void(const learner_context& context, const hook& what)> at_hook;
   /// False if `at_hook` would do nothing now. The learner asks once before it passes several hooks

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "troupe/callbacks.hpp"
+#include "troupe/lazy.hpp"
 #include "troupe/tuner.hpp"
 
 namespace troupe {
@@ -149,6 +150,12 @@ callback_factory make_profiler(const given_options& given) {
   return torch_profiler{how};
 }
 
+callback_factory make_lazy_report(const given_options& given) {
+  lazy_report_options how{.path = "lazy_report.txt"};
+  given.read("path", how.path);
+  return lazy_report{how};
+}
+
 callback_factory make_tensorboard(const given_options& given) {
   tensorboard_model_options how{.folder = "tensorboard"};
   given.read("folder", how.folder);
@@ -189,6 +196,10 @@ const std::vector<maker>& makers() {
         "writes histograms of parameters and the graph of the loss for TensorBoard",
         {"folder", "every_n_epochs"}},
        make_tensorboard},
+      {{"lazy_report",
+        "logs graphs and compilations of the accelerator lazy, and writes a report",
+        {"path"}},
+       make_lazy_report},
       {{"torch_profiler", "records operators of a few batches", {"path", "wait", "active"}},
        make_profiler}};
   return all;

@@ -1,6 +1,7 @@
 #include "troupe/precision.hpp"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/torch/accelerators/adapters.hpp"
 #include "backends/torch/accelerators/host_memory.hpp"
 #include "troupe/accelerator.hpp"
 #include "troupe/detail/tensor.hpp"
@@ -171,6 +173,25 @@ precision_factory of_type(Arguments... arguments) {
 }
 
 }  // namespace
+
+// Every device with autocast has a rule for `linear`.
+void check_autocast(const accelerator& kind, std::string_view precision) {
+  const auto name = full_name(precision);
+  if (name != to_string(precision_kind::f16_mixed) && name != to_string(precision_kind::bf16_mixed))
+    return;
+  const auto type = kind.autocast_type();
+  const auto linear = c10::Dispatcher::singleton().findSchema({"aten::linear", ""});
+  if (linear && at::autocast::is_autocast_available(type) &&
+      linear->hasKernelForDispatchKey(
+          at::autocast::get_autocast_dispatch_key_from_device_type(type)))
+    return;
+  throw user_error(
+      errc::bad_configuration,
+      fmt::format("precision = \"{}\": LibTorch's autocast has no rules for devices of the "
+                  "accelerator {}, where operators would fail; register rules "
+                  "(ATen/autocast_mode.h), or use precision 32-true, bf16-true or 64-true",
+                  precision, kind.name()));
+}
 
 c10::DeviceType precision::autocast_type() const {
   return hardware_ ? hardware_->autocast_type() : host_device().type();

@@ -8,6 +8,8 @@
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
 
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/randn_like.h>
 #include <ATen/ops/zeros.h>
 
@@ -119,6 +121,50 @@ private:
   const std::int64_t batch_size_;
 };
 
+struct conferring final : module {
+  explicit conferring(called_collectives* calls) : calls_(calls) {}
+  torch::nn::Linear net = register_module("net", torch::nn::Linear(features, classes));
+
+  step_output training_step(const batch& b, std::int64_t) override {
+    return torch::nn::functional::cross_entropy(net->forward(b[0]), b[1]);
+  }
+  optimizers configure_optimizers() override { return torch::optim::SGD(parameters(), 0.1); }
+
+  void on_train_epoch_start(std::int64_t) override {
+    if (!calls_) return;
+    barrier("epoch");
+    ++(*calls_)["barrier 0 epoch"];
+  }
+  batch_verdict on_train_batch_start(const batch&, std::int64_t) override {
+    if (!calls_) return {};
+    const auto sum = reduce(at::full({7}, rank() + 1.0), "sum");
+    expect(at::equal(sum, at::full({7}, world() * (world() + 1) / 2.0)));
+    ++(*calls_)["all_reduce 28 "];
+    return {};
+  }
+  void on_before_optimizer_step(torch::optim::Optimizer&) override {
+    if (!calls_) return;
+    const auto received = broadcast(value{std::int64_t{40} + at().step + rank()}, world() - 1);
+    expect(*received.get_if<std::int64_t>() == 39 + at().step + world());
+    ++(*calls_)["broadcast 8 "];  // the length; then the bytes
+  }
+  void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+    if (!calls_) return;
+    const auto all = all_gather(at::full({5}, rank() + 0.5));
+    for (std::int32_t r = 0; r < world(); ++r) expect(at::equal(all[r], at::full({5}, r + 0.5)));
+    ++(*calls_)["all_gather 20 "];
+    expect(reduce_boolean_decision(rank() == 0, decision::any));
+    expect(reduce_boolean_decision(rank() == 0, decision::all) == (world() == 1));
+    (*calls_)["decide 1 "] += 2;
+  }
+
+private:
+  static void expect(bool right) {
+    if (!right) throw std::logic_error("a collective in a hook has another result");
+  }
+  called_collectives* const calls_;
+};
+
 }  // namespace
 
 tensors_options branching_module(const branching_how& how) {
@@ -126,6 +172,13 @@ tensors_options branching_module(const branching_how& how) {
   options.make_module = [how] { return std::make_shared<branching>(how); };
   options.data = std::make_shared<noisy>(how.samples);
   options.reference = !how.by_rank;
+  options.vary_samples = true;
+  return options;
+}
+
+tensors_options conferring_module(called_collectives* calls) {
+  tensors_options options;
+  options.make_module = [calls] { return std::make_shared<conferring>(calls); };
   options.vary_samples = true;
   return options;
 }

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "troupe/testing/tensors.hpp"
 
@@ -16,6 +18,13 @@ struct branching_how {
   std::int64_t samples = 50;
 };
 tensors_options branching_module(const branching_how& how);
+
+/// How often hooks of a module called collectives that returned, by operation, bytes and label as
+/// observers see them. Of all ranks.
+using called_collectives = std::map<std::string, int>;
+/// A module whose hooks call each collective of a strategy and throw std::logic_error when one
+/// returns a wrong result. `calls` outlives it; null: its hooks call none.
+tensors_options conferring_module(called_collectives* calls);
 
 /// A module that throws std::length_error for a batch of any other size, as a module with layers of
 /// a fixed size does, and data with so many samples.

@@ -1,5 +1,7 @@
 // Goal: observer actors in a simulation receive a job's lifecycle in order and are flushed once; a
 // full queue or an exception in an observer does not change the job.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
@@ -13,10 +15,16 @@ using namespace troupe::testing;
 
 namespace {
 
+constexpr std::int32_t rank_count = 3;
+constexpr std::int64_t steps = 5;
+
 struct received_events {
   std::map<std::string, int> lifecycle;
   std::map<std::int32_t, std::vector<std::int64_t>> hook_steps;  // of training steps, by rank
   std::vector<std::int64_t> progress;
+  std::map<std::string, int> hooks;        // of all ranks, by name
+  std::map<std::string, int> collectives;  // of all ranks, by operation, bytes and label
+  std::vector<std::string> odd;            // collectives that failed or took no time
   int finished = 0;
   std::uint64_t dropped = 0;
 };
@@ -31,8 +39,15 @@ public:
       ++to_.lifecycle[std::string{to_string(x->event)}];
     if (const auto* x = std::get_if<seen::progress>(&what); x && x->at.step != undefined)
       to_.progress.push_back(x->at.step);
-    if (const auto* x = std::get_if<seen::hook>(&what))
+    if (const auto* x = std::get_if<seen::hook>(&what)) {
+      ++to_.hooks[std::string{name(x->what)}];
       if (name(x->what) == "training_step") to_.hook_steps[x->rank].push_back(where(x->what).step);
+    }
+    if (const auto* x = std::get_if<seen::collective>(&what)) {
+      const auto called = fmt::format("{} {} {}", to_string(x->kind), x->bytes, x->label);
+      ++to_.collectives[called];
+      if (x->failed || x->took.count() <= 0 || x->ranks != rank_count) to_.odd.push_back(called);
+    }
   }
   void finish(std::uint64_t dropped) override {
     ++to_.finished;
@@ -49,23 +64,20 @@ public:
   void on(const observation&) override { throw std::runtime_error("an observer's own"); }
 };
 
-constexpr std::int32_t rank_count = 3;
-constexpr std::int64_t steps = 5;
-
 struct run_facts {
   job_outcome outcome;
   received_events all;
   std::uint64_t full = 0;
 };
 
-run_facts run(choices from, bool throwing) {
+run_facts run(choices from, bool throwing, modular_options train = {}) {
   run_facts facts;
   job what;
   what.options.ranks = rank_count;
   what.options.batch_size = 2;
   what.options.max_epochs = 100;
   what.options.max_steps = steps;
-  what.recipe = std::make_shared<modular_recipe>(modular_options{});
+  what.recipe = std::make_shared<modular_recipe>(std::move(train));
   what.observers.push_back([&] { return std::make_unique<listener>(facts.all, true); });
   if (throwing) what.observers.push_back([] { return std::make_unique<thrower>(); });
   simulation in{std::move(from), {}};
@@ -139,6 +151,44 @@ TEST_CASE("observer throws: it is reported, and another observer receives everyt
   REQUIRE(facts.outcome.late.size() == 1);
   CHECK(facts.outcome.late.front().what == "an observer's own");
   CHECK(facts.outcome.result == run(without_rare_paths(2), false).outcome.result);
+}
+
+TEST_CASE("an observer counts the collectives that hooks call, with operation and bytes",
+          "[simulated][observers]") {
+  // 20 samples make four batches of an epoch.
+  modular_options train{.samples = 20};
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    INFO("seed " << seed);
+    train.collectives = false;
+    const auto without = run(without_rare_paths(seed), false, train);
+    train.collectives = true;
+    const auto with = run(without_rare_paths(seed), false, train);
+    check_life(with);
+    CHECK(with.all.dropped == 0);
+    CHECK(with.all.odd == std::vector<std::string>{});
+    const auto& hooks = with.all.hooks;
+    auto expected = without.all.collectives;
+    expected["barrier 0 epoch"] += hooks.at("on_train_epoch_start");
+    expected["all_gather 8 "] += hooks.at("on_train_batch_start");
+    expected["decide 1 "] += hooks.at("on_train_batch_end");
+    expected["all_reduce 8 "] += hooks.at("on_train_epoch_end");
+    CHECK(with.all.collectives == expected);
+    CHECK(hooks.at("on_train_batch_end") == steps * rank_count);
+    CHECK(hooks.at("on_train_epoch_end") >= rank_count);
+    CHECK(with.outcome.result == without.outcome.result);
+  }
+}
+
+TEST_CASE("hooks that call collectives under swarms of faults", "[simulated][observers]") {
+  run_plan plan;
+  plan.observer = test_observer::receives;
+  plan.faults.may = fault_set::all();
+  const auto restarts = GENERATE(0, 3);
+  const auto r = explore({.ranks = 4, .collectives = true, .max_restarts = restarts}, plan,
+                         {.runs = 100, .vary_job = false});
+  for (const auto& bad : r.violating) FAIL(bad.violations.front() << " of seed " << bad.seed);
+  CHECK(r.clean());
+  CHECK(r.met("hooks called collectives"));
 }
 
 TEST_CASE("an observer receives the handled hooks and changes nothing", "[simulated][observers]") {

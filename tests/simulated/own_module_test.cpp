@@ -1,5 +1,8 @@
-// Goal: explore() with a module that cannot train every job. Only what the test allowed is varied,
-// and an exception of the module in the reference is a violation with its seed and its case.
+// Goal: explore() with modules of a user. Where one cannot train every job, only what the test
+// allowed is varied, and an exception of the module in the reference is a violation with its seed
+// and its case. Where hooks call collectives, faults change no result, and observers count them.
+#include <fmt/format.h>
+
 #include "tests/simulated/branching.hpp"
 #include "troupe/testing.hpp"
 #include "troupe/testing/tensors.hpp"
@@ -51,4 +54,78 @@ TEST_CASE("module throws in the reference: a violation with its seed and case",
   const auto whole = parse_case(text, plan);
   auto reference = reference_of(whole.what.job);
   CHECK(replay(whole, reference).violations == found.violations);
+}
+
+namespace {
+
+/// Gives each attempt an observer that counts collectives.
+class counting final : public extension {
+public:
+  explicit counting(called_collectives& to) : to_(to) {}
+  void prepares(simulation&, simulated_job&, job& what) override {
+    what.observers.push_back([to = &to_] { return std::make_unique<counter>(*to); });
+  }
+
+private:
+  struct counter final : observer {
+    explicit counter(called_collectives& to) : to_(to) {}
+    bool wants_hooks() const override { return true; }
+    void on(const observation& what) override {
+      if (const auto* x = std::get_if<seen::collective>(&what); x && !x->failed)
+        ++to_[fmt::format("{} {} {}", to_string(x->kind), x->bytes, x->label)];
+    }
+    called_collectives& to_;
+  };
+  called_collectives& to_;
+};
+
+struct conferred {
+  run_report report;
+  called_collectives called, observed;
+};
+
+void confer(conferred& into, bool calls, std::uint64_t seed, std::int64_t steps) {
+  run_plan plan;
+  plan.payload = tensors_payload(conferring_module(calls ? &into.called : nullptr));
+  plan.extensions.push_back([&] { return std::make_unique<counting>(into.observed); });
+  const job_spec what{.ranks = 3, .steps = steps, .samples = 34};
+  auto expected = reference_of(what);
+  into.report = run_job(what, plan, choices::of_seed(seed), expected);
+}
+
+}  // namespace
+
+TEST_CASE("the collectives of a module's hooks are what an observer counts in a simulated run",
+          "[simulated][tensors]") {
+  for (std::uint64_t seed = 1; seed < 7; ++seed) {
+    conferred with, without;
+    confer(with, true, seed, 8);
+    confer(without, false, seed, 8);
+    INFO("seed " << seed);
+    CHECK(with.report.violations == std::vector<violation>{});
+    CHECK(with.report.weights_digest == without.report.weights_digest);
+    CHECK(without.called.empty());
+    auto own = with.observed;
+    for (const auto& [operation, count] : without.observed) own[operation] -= count;
+    for (const auto& [operation, count] : with.called) {
+      INFO(operation);
+      CHECK(count >= 3);
+      CHECK(own[operation] >= count);
+      if (operation != "broadcast 8 ") CHECK(own[operation] == count);
+    }
+  }
+}
+
+TEST_CASE("a module's hooks call collectives under faults: the bits are the reference's",
+          "[simulated][tensors]") {
+  called_collectives calls;
+  run_plan plan;
+  plan.payload = tensors_payload(conferring_module(&calls));
+  plan.faults.may = fault_set::all();
+  const auto restarts = GENERATE(0, 2);
+  const job_spec what{.ranks = 3, .steps = 8, .samples = 34, .max_restarts = restarts};
+  const auto all = explore(what, plan, {.first_seed = 1, .runs = 30});
+  INFO(report(all));
+  CHECK(all.clean());
+  CHECK(calls.size() == 5);
 }

@@ -1,6 +1,7 @@
 """Tests that a page of docs/ names must exist: docs/scenarios.md names one or more for each scenario, docs/members.md
 for each member."""
 
+import collections
 import re
 
 from prose import Finding
@@ -53,4 +54,30 @@ def documented_members(tree):
         yield Finding(MEMBERS, 1, f"no row names {one}")
 
 
-RULES = [documented_tests, documented_members]
+def counted_members(tree):
+    """Rows are numbered from 1. The table of counts has a line for each interface, and one for all."""
+    states = ["WORKS", "DIFFERENT", "MISSING"]
+    found, stated = collections.defaultdict(collections.Counter), {}
+    section, last = "", 0
+    for number, line in enumerate(tree.text.get(MEMBERS, "").splitlines(), 1):
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if line.startswith("## "):
+            section = line[3:]
+        elif section == "Counts" and len(cells) == 5 and cells[1].isdigit():
+            stated[cells[0]] = number, [int(cell) for cell in cells[1:]]
+        elif re.match(r"\| \d+ \|", line):
+            last += 1
+            if int(cells[0]) != last:
+                yield Finding(MEMBERS, number, f"row {cells[0]} is number {last}")
+            state = cells[-2].split(":")[0]
+            if state not in states:
+                yield Finding(MEMBERS, number, f"the state {state} is none of {', '.join(states)}")
+            for counted in section, "all":
+                found[counted][state] += 1
+    for name in sorted(found.keys() | stated.keys()):
+        number, numbers = stated.get(name, (1, None))
+        if numbers != (right := [found[name].total(), *(found[name][state] for state in states)]):
+            yield Finding(MEMBERS, number, f"the counts of {name} are {numbers}, the page has {right}")
+
+
+RULES = [documented_tests, documented_members, counted_members]

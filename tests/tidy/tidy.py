@@ -158,7 +158,7 @@ def torch_umbrella(tree):
     for what, chosen in (("tests", lambda p: p.startswith(for_tests)),
                          ("library and apps", lambda p: not p.startswith(for_tests))):
         found = [p for p in direct if p.endswith(".cpp") and chosen(p) and heavy(p, {p})
-                 and not p.startswith("tests/installed/")]  # projects of users
+                 and not p.startswith(("tests/installed/", *AS_USERS))]  # programs of users
         for path in found[UMBRELLA_SOURCES:]:
             yield Finding(path, 1, f"LibTorch's umbrella in {len(found)} sources of {what}, at most "
                                    f"{UMBRELLA_SOURCES}: include ATen/core/Tensor.h, or join a source")

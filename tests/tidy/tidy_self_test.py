@@ -30,6 +30,17 @@ TABLE = "const std::vector<int> table = {\n" + "  1,\n" * 70 + "};\n"
 CLASS = "class c : public d<int(int)> {\n" + "  int f() { return 1; }\n" * 70 + "};\n"
 
 OLD_NAME = "far rank".replace(" ", "_")  # as words.py has it
+COUNTED = """## one
+| 1 | a | b | WORKS | T1 |
+| 2 | a | b | MISSING: why |  |
+## Counts
+| interface | rows | WORKS | DIFFERENT | MISSING |
+|---|---|---|---|---|
+| one | 2 | 1 | 0 | 1 |
+| all | 2 | 1 | 0 | 1 |
+## Tests
+- T1: `two parts`
+"""
 
 # Per rule: files with a violation each, and files that are allowed.
 CASES = {
@@ -157,6 +168,13 @@ CASES = {
          ("docs/members.md", "- T1: `two parts`\n| 1 | a | b | WORKS | T1, T2 |\n"),
          ("docs/members.md", "- T1: `two parts`\n| 1 | a | b | MISSING: why |  |\n")],
         [("docs/members.md", "- T1: `two parts`\n| 1 | a | b | WORKS | T1 |\n| 2 | a | b | MISSING: why |  |\n")]),
+    "counted_members": (
+        [("docs/members.md", COUNTED.replace("| 2 | a", "| 3 | a")),
+         ("docs/members.md", COUNTED.replace("| all | 2 | 1 |", "| all | 2 | 2 |")),
+         ("docs/members.md", COUNTED.replace("| one | 2 |", "| other | 2 |")),
+         ("docs/members.md", COUNTED.replace("| all |", "| sum |")),
+         ("docs/members.md", COUNTED.replace("MISSING: why", "PARTLY: why"))],
+        [("docs/members.md", COUNTED)]),
     "replaced_words": (
         [("docs/x.md", "The company of actors.\n"), ("docs/x.md", "It can not be\nsent.\n"),
          ("docs/x.md", "Weights come back behind every step.\n"), ("README.md", "`f()` tells the rank.\n"),

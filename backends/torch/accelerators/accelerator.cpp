@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "backends/torch/accelerators/adapters.hpp"
 #include "troupe/failure.hpp"
 #include "troupe/module_creation.hpp"
 
@@ -219,8 +220,7 @@ chosen_devices choose_devices(const accelerator_table& known, const trainer_opti
   }
   if (const auto why = chosen.kind->unusable(); !why.empty())
     refuse(fmt::format("accelerator = \"{}\" cannot be used here: {}", name, why));
-  // Throws where autocast is not there.
-  if (options.precision.name.ends_with("-mixed")) chosen.kind->autocast_type();
+  check_autocast(*chosen.kind, options.precision.name);
   chosen.devices = chosen.kind->parse(options.devices, ranks);
   const auto shards = options.elastic.shards.value_or(0);
   if (ranks > 0 && shards > ranks && dynamic_cast<const module_creation*>(chosen.kind.get()))

@@ -111,6 +111,23 @@ TEST_CASE("an accelerator that is unknown or unusable: the error says so", "[acc
                     Catch::Contains("accelerator = \"some\" cannot be used here: no cooling"));
 }
 
+TEST_CASE("mixed precision on devices without autocast is refused, by each of its names",
+          "[accelerator]") {
+  const auto with_precision = [](trainer_options options, const char* name) {
+    options.precision = own_name{name};
+    return choose_devices(with(3, 5), options, 1).kind->name();
+  };
+  for (const auto* name : {"16-mixed", "16", "bf16-mixed", "bf16"}) {
+    CAPTURE(name);
+    CHECK_THROWS_WITH(with_precision(on("some"), name),
+                      Catch::Contains("no rules for devices of the accelerator some"));
+    CHECK_THROWS_WITH(with_precision(on("lazy"), name),
+                      Catch::Contains("lazy has no mixed precision"));
+    CHECK(with_precision(on("cpu"), name) == "cpu");
+  }
+  CHECK(with_precision(on("some"), "16-true") == "some");
+}
+
 TEST_CASE("a kind of device that no plug-in has brought to LibTorch is refused", "[accelerator]") {
   struct of_xla : some_devices {
     of_xla() : some_devices(1, 0) {}

@@ -1,6 +1,8 @@
 // Goal: whole fits on a device that computes late end in the bits of fits on the CPU. A wait that
 // Troupe forgets, or memory of the device that it reads as if it were the host's, fails here. Sums
 // of gradients that the device computes need no waiting thread, and one that failed is noticed.
+#include <nlohmann/json.hpp>
+
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/lane_thread.hpp"
 #include "tests/support/late_collectives.hpp"
@@ -180,7 +182,9 @@ TEST_CASE("sums on late devices: without their events a fit is wrong") {
 }
 
 TEST_CASE("a checkpoint of one accelerator is resumed on the other, to the same bits") {
-  const auto options = fit_options(2, 6);
+  auto options = fit_options(2, 6);
+  options.precision = GENERATE(precision_kind::f32_true, precision_kind::f16_mixed);
+  CAPTURE(options.precision.name);
   const auto late = on_late(options, {0, 1});
   const choices how{"mlp", "adamw"};
   const auto whole = fitted(classifying(how), options);
@@ -217,6 +221,71 @@ TEST_CASE("true precisions and predictions on a late device are those of the CPU
   REQUIRE(here.size() == there.size());
   REQUIRE_FALSE(here.empty());
   for (std::size_t i = 0; i < here.size(); ++i) CHECK(at::equal(here[i], there[i]));
+}
+
+// --- mixed precision -----------------------------------------------------------------------------
+
+TEST_CASE("mixed precisions on late devices end in the bits of the CPU") {
+  const choices how{GENERATE("mlp", "cnn")};
+  auto options = fit_options(2, 4);
+  options.gradient_clip_val = 0.1;
+  const auto full = fitted(classifying(how), options).snapshot;
+  options.precision = GENERATE(precision_kind::bf16_mixed, precision_kind::f16_mixed);
+  CAPTURE(how.model, options.precision.name);
+  const auto expected = fitted(classifying(how), options).snapshot;
+  CHECK(expected->weights_digest != full->weights_digest);
+  const auto got = fitted(classifying(how), on_late(options, {0, 2})).snapshot;
+  CHECK(got->weights_digest == expected->weights_digest);
+  late_rendezvous shared{2};
+  const auto summed =
+      fitted_on_devices(classifying(how), on_late(options, {0, 2}), shared).snapshot;
+  CHECK(summed->weights_digest == expected->weights_digest);
+  CHECK(shared.ran() >= 4);
+}
+
+namespace {
+
+/// In its third step rank 1 has infinite gradients.
+struct overflowing : regression {
+  void backward(const at::Tensor& loss, const value& arguments) override {
+    const bool due = rank() == 1 && at().step == 2;
+    regression::backward(due ? loss * INFINITY : loss, arguments);
+  }
+};
+
+/// The weights, and the numbers of the scaler.
+std::pair<std::string, std::string> end_of(const snapshot_ptr& taken) {
+  return {taken->weights_digest, nlohmann::json::parse(taken->state).at("precision").dump()};
+}
+
+}  // namespace
+
+TEST_CASE("16-mixed on late devices: an infinite gradient of one rank skips the step of all") {
+  const auto data = std::make_shared<table_data>(64);
+  auto options = quick(2, 4, 6);
+  options.precision = precision_kind::f16_mixed;
+  options.gradients.comm_hook =
+      GENERATE(comm_hook_kind::allreduce, comm_hook_kind::noop);  // the latter: one rank sees it
+  CAPTURE(to_string(options.gradients.comm_hook));
+  const auto recipe = recipe_for<overflowing>(with_late(), data);
+  const auto expected = end_of(fitted(recipe, options).snapshot);
+  CHECK(expected.second.find("32768") != std::string::npos);
+  const auto late = on_late(options, {0, 1});
+  CHECK(end_of(fitted(recipe, late).snapshot) == expected);
+  late_rendezvous shared{2};
+  CHECK(end_of(fitted_on_devices(recipe, late, shared).snapshot) == expected);
+}
+
+TEST_CASE("16-mixed on late devices: a fit that does not wait for the sums is wrong") {
+  const auto data = std::make_shared<table_data>(64);
+  auto options = quick(2, 4, 6);
+  options.precision = precision_kind::f16_mixed;
+  const auto recipe = recipe_for<overflowing>(with_late(), data);
+  const auto expected = end_of(fitted(recipe, options).snapshot);
+  late_rendezvous shared{2};
+  const without_event_waits off;
+  const auto got = fitted_on_devices(recipe, on_late(options, {0, 1}), shared);
+  CHECK(end_of(got.snapshot) != expected);
 }
 
 TEST_CASE("collectives of a strategy on late devices return what they return on the CPU") {

@@ -1,10 +1,15 @@
 // Goal: a fit on LibTorch's lazy tensors has the weights of a fit on the CPU, and its steps are
 // graphs of which equal ones are compiled once.
 #include "troupe/lazy.hpp"
+
+#include <fstream>
+#include <sstream>
+
 #include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/lane_thread.hpp"
 #include "tests/support/one_checkpoint.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/accelerator.hpp"
 #include "troupe/module_creation.hpp"
@@ -505,4 +510,38 @@ TEST_CASE("lazy: the report has counters and the operators that wait", "[lazy]")
   CHECK_THAT(report_of_lazy(), Catch::Contains("step marks: ") && Catch::Contains("aten::mul"));
   kind->mark_step(lazy_device());
   CHECK_THAT(report_of_lazy(), Catch::Contains("no operator waits for a step mark"));
+}
+
+TEST_CASE("lazy: the callback lazy_report logs the counts and writes the report", "[lazy]") {
+  const temporary_folder folder;
+  const auto file = folder.path() / "report.txt";
+  const auto recipe_to = [&](const std::string& path) {
+    torch_plugins plugins;
+    plugins.callbacks.emplace_back(lazy_report{{.path = path}});
+    return recipe_for<regression>(plugins, std::make_shared<table_data>(32));
+  };
+  auto options = quick(GENERATE(1, 2), 8, 99);
+  options.max_epochs = 2;
+  const auto before = counts_of_lazy();
+  const auto last = fitted(recipe_to(file.string()), on_lazy(options)).loop.last;
+  const auto after = counts_of_lazy();
+  const auto between = [&](const char* name, std::int64_t least, std::int64_t most) {
+    CAPTURE(name);
+    CHECK(last.at(name) > static_cast<double>(least));
+    CHECK(last.at(name) <= static_cast<double>(most));
+  };
+  between("lazy/step_marks", before.marks, after.marks);
+  between("lazy/graphs", before.graphs, after.graphs);
+  between("lazy/compilations", 0, after.compilations);
+  CHECK(last.at("lazy/fallbacks") > 0);
+  std::ostringstream text;
+  text << std::ifstream{file}.rdbuf();
+  CHECK_THAT(text.str(), Catch::Contains("step marks: ") && Catch::Contains("LibTorch's counters"));
+
+  const auto failure = [&](const std::string& path, const trainer_options& how) {
+    return text_of(run_job({.recipe = recipe_to(path), .options = how})[0].error);
+  };
+  CHECK_THAT(failure(file.string(), options), Catch::Contains("the accelerator cpu has no graphs"));
+  CHECK_THAT(failure(folder.path().string(), on_lazy(options)), Catch::Contains("cannot write"));
+  CHECK_THROWS_AS(lazy_report{{}}, user_error);
 }

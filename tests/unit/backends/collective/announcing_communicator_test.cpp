@@ -2,6 +2,7 @@
 #include "backends/collective/announcing_communicator.hpp"
 #include "backends/collective/solo_communicator.hpp"
 #include "troupe/device_collectives.hpp"
+#include "troupe/learner.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -112,4 +113,48 @@ TEST_CASE("a collective of an aborted group is reported as failed") {
   CHECK_THROWS_AS(t.world.decide(true, decision::all), generation_closed);
   REQUIRE(t.all.size() == 2);
   CHECK(t.all[1].failed);
+}
+
+TEST_CASE("a lane that cannot wait asks again: its vote and its sum are reported once") {
+  struct later : forwarding_communicator {
+    using forwarding_communicator::forwarding_communicator;
+    struct third_time : work {
+      work_result poll() override { return {}; }
+      void wait() override {
+        if (++asked < 3) throw not_yet{};
+      }
+      int asked = 0;
+    };
+    work_ptr all_reduce(buffer, reduction, const subgroup&) override {
+      return std::make_shared<third_time>();
+    }
+    bool decide(bool yes, decision, const subgroup&) override {
+      vote.wait();
+      return yes;
+    }
+    third_time vote;
+  };
+  std::vector<seen::collective> all;
+  std::chrono::nanoseconds now{0};
+  announcing_communicator world{std::make_shared<later>(alone()),
+                                [&] { return now += std::chrono::nanoseconds{10}; },
+                                [&](seen::collective what) { all.push_back(std::move(what)); }};
+  const auto asked = [](auto ask) {
+    CHECK_THROWS_AS(ask(), not_yet);
+    CHECK_THROWS_AS(ask(), not_yet);
+    ask();
+  };
+  bool agreed = false;
+  asked([&] { agreed = world.decide(true, decision::all, {}); });
+  CHECK(agreed);
+  const auto sum = world.all_reduce({nullptr, 0, dtype::f32}, reduction::sum, {});
+  asked([&] { sum->wait(); });
+  REQUIRE(all.size() == 2);
+  for (const auto& one : all) {
+    CHECK_FALSE(one.failed);
+    CHECK(one.took == std::chrono::nanoseconds{10});
+  }
+  CHECK(all[0].kind == collective_kind::decide);
+  CHECK(all[0].number == 1);
+  CHECK(all[1].number == 2);
 }
