@@ -1,4 +1,4 @@
-#include "troupe/event_stream.hpp"
+#include "troupe/session.hpp"
 
 #include <boost/asio/any_completion_executor.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>

@@ -10,9 +10,8 @@
 #include <optional>
 #include <vector>
 
-#include "troupe/event_stream.hpp"
 #include "troupe/job.hpp"
-#include "troupe/job_status.hpp"
+#include "troupe/session.hpp"
 
 namespace troupe {
 

@@ -1,4 +1,4 @@
-#include "troupe/job_status.hpp"
+#include "troupe/job.hpp"
 
 #include <nlohmann/json.hpp>
 

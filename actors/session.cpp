@@ -21,7 +21,6 @@
 #include "actors/supervisor.hpp"
 #include "backends/entropy.hpp"
 #include "backends/launcher.hpp"
-#include "troupe/event_stream.hpp"
 
 namespace troupe {
 

@@ -1,5 +1,4 @@
 #include "troupe/communicator.hpp"
-#include "troupe/device_collectives.hpp"
 
 namespace troupe {
 

@@ -12,7 +12,7 @@
 #include "messages/fence.hpp"
 #include "messages/lane.hpp"
 #include "troupe/failure.hpp"
-#include "troupe/observation.hpp"
+#include "troupe/observer.hpp"
 #include "troupe/options.hpp"
 #include "troupe/outcome.hpp"
 #include "troupe/snapshot.hpp"

@@ -1,4 +1,4 @@
-#include "troupe/exception_types.hpp"
+#include "troupe/failure.hpp"
 
 #include <cxxabi.h>
 

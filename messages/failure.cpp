@@ -1,7 +1,6 @@
 #include "troupe/failure.hpp"
 
 #include "messages/control.hpp"
-#include "troupe/exception_types.hpp"
 
 #include <cxxabi.h>
 

@@ -3,7 +3,6 @@
 
 #include "messages/fence.hpp"
 #include "troupe/failure.hpp"
-#include "troupe/hook_outcome.hpp"
 #include "troupe/hooks.hpp"
 #include "troupe/snapshot.hpp"
 #include "troupe/value.hpp"

@@ -1,4 +1,4 @@
-#include "troupe/observation.hpp"
+#include "troupe/observer.hpp"
 
 namespace troupe {
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "troupe/communicator.hpp"
-#include "troupe/rendezvous.hpp"
 
 #include <cstdint>
 #include <functional>

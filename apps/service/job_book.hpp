@@ -10,8 +10,7 @@
 #include "apps/service/job_spec.hpp"
 #include "apps/service/journal.hpp"
 
-#include <troupe/event_stream.hpp>
-#include <troupe/job_handle.hpp>
+#include <troupe/job.hpp>
 #include <troupe/session.hpp>
 
 #include <boost/asio/awaitable.hpp>

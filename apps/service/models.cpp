@@ -4,7 +4,6 @@
 #include <troupe/datasets.hpp>
 #include <troupe/module.hpp>
 #include <troupe/recipe.hpp>
-#include <troupe/synthetic.hpp>
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "apps/troupe/job_runner.hpp"
-#include "troupe/job_handle.hpp"
+#include "troupe/job.hpp"
 #include "troupe/options.hpp"
 
 #include <nlohmann/json_fwd.hpp>

@@ -23,8 +23,8 @@
 #include "backends/torch/torch_export.hpp"
 #include "backends/torch/version.hpp"
 #include "troupe/load_module.hpp"
+#include "troupe/module.hpp"
 #include "troupe/precision.hpp"
-#include "troupe/summary.hpp"
 #include "troupe/testing/tensors.hpp"
 #include "troupe/tuner.hpp"
 

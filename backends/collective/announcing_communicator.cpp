@@ -1,6 +1,6 @@
 #include "backends/collective/announcing_communicator.hpp"
 
-#include "troupe/device_collectives.hpp"
+#include "troupe/communicator.hpp"
 #include "troupe/learner.hpp"
 
 #include <utility>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backends/collective/forwarding_communicator.hpp"
-#include "troupe/observation.hpp"
+#include "troupe/observer.hpp"
 
 #include <chrono>
 #include <functional>

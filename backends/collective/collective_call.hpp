@@ -3,7 +3,7 @@
 #pragma once
 
 #include "troupe/communicator.hpp"
-#include "troupe/observation.hpp"
+#include "troupe/observer.hpp"
 
 #include <chrono>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "troupe/remote_function.hpp"
+#include "troupe/call.hpp"
 
 #include <fmt/format.h>
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "troupe/device_collectives.hpp"
+#include "troupe/communicator.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "troupe/device_collectives.hpp"
+#include "troupe/communicator.hpp"
 #include "troupe/options.hpp"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // The rendezvous of ranks that are processes of one host: shared memory, TCP on loopback, or both.
 #pragma once
 
-#include "troupe/rendezvous.hpp"
+#include "troupe/communicator.hpp"
 
 #include <memory>
 #include <vector>

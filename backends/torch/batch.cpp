@@ -1,4 +1,4 @@
-#include "troupe/batch.hpp"
+#include "troupe/data.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

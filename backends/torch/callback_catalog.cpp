@@ -8,8 +8,8 @@
 #include <cmath>
 #include <map>
 
+#include "troupe/accelerator.hpp"
 #include "troupe/callbacks.hpp"
-#include "troupe/lazy.hpp"
 #include "troupe/tuner.hpp"
 
 namespace troupe {

@@ -6,7 +6,7 @@
 #include <array>
 #include <numeric>
 
-#include "troupe/batch.hpp"
+#include "troupe/data.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {

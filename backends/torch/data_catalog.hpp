@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "troupe/datasets.hpp"
-#include "troupe/synthetic.hpp"
 
 namespace troupe {
 

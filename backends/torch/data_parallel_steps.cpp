@@ -15,8 +15,8 @@
 #include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/fused_step.hpp"
+#include "troupe/communicator.hpp"
 #include "troupe/data_parallel.hpp"
-#include "troupe/device_collectives.hpp"
 #include "troupe/module.hpp"
 #include "troupe/sync_batch_norm.hpp"
 

@@ -11,8 +11,8 @@
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/reducer_state.hpp"
 #include "troupe/accelerator.hpp"
+#include "troupe/communicator.hpp"
 #include "troupe/detail/tensor.hpp"
-#include "troupe/device_collectives.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {

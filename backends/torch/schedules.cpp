@@ -1,4 +1,4 @@
-#include "troupe/schedules.hpp"
+#include "troupe/optimizers.hpp"
 
 #include <fmt/format.h>
 

@@ -16,9 +16,9 @@
 #include "backends/local/file_operations.hpp"
 #include "backends/torch/module_state.hpp"
 #include "backends/torch/single_device.hpp"
+#include "troupe/accelerator.hpp"
 #include "troupe/data_parallel.hpp"
 #include "troupe/module.hpp"
-#include "troupe/module_creation.hpp"
 
 namespace troupe {
 

@@ -1,4 +1,4 @@
-#include "troupe/summary.hpp"
+#include "troupe/module.hpp"
 
 #include <c10/util/Type.h>
 #include <fmt/format.h>

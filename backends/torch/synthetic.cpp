@@ -1,4 +1,4 @@
-#include "troupe/synthetic.hpp"
+#include "troupe/datasets.hpp"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>

@@ -12,10 +12,10 @@
 #include <typeinfo>
 
 #include "backends/torch/module_state.hpp"
+#include "troupe/accelerator.hpp"
 #include "troupe/callbacks.hpp"
 #include "troupe/data_parallel.hpp"
 #include "troupe/detail/optimizer_state.hpp"
-#include "troupe/module_creation.hpp"
 
 namespace troupe {
 

@@ -12,7 +12,7 @@
 
 #include "backends/torch/classifier.hpp"
 #include "troupe/callbacks.hpp"
-#include "troupe/synthetic.hpp"
+#include "troupe/datasets.hpp"
 #include "troupe/trainer.hpp"
 
 namespace {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backends/local/file_descriptor.hpp"
-#include "troupe/rendezvous.hpp"
+#include "troupe/communicator.hpp"
 
 #include <sys/types.h>
 

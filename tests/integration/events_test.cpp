@@ -10,7 +10,6 @@
 #include <map>
 
 #include "tests/support/integer_learner.hpp"
-#include "troupe/event_stream.hpp"
 #include "troupe/session.hpp"
 
 #include "tests/support/catch.hpp"

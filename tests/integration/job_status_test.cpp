@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "tests/support/integer_learner.hpp"
-#include "troupe/event_stream.hpp"
 #include "troupe/session.hpp"
 
 #include "tests/support/catch.hpp"

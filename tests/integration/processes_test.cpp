@@ -24,7 +24,7 @@
 #include "tests/support/integer_learner.hpp"
 #include "tests/support/runner.hpp"
 #include "tests/support/temporary_folder.hpp"
-#include "troupe/remote_function.hpp"
+#include "troupe/call.hpp"
 #include "troupe/session.hpp"
 
 #include "tests/support/catch.hpp"

@@ -4,7 +4,7 @@
 #include <future>
 
 #include "tests/support/integer_learner.hpp"
-#include "troupe/event_stream.hpp"
+#include "troupe/session.hpp"
 #include "troupe/trainer.hpp"
 
 #include "tests/support/catch.hpp"

@@ -20,7 +20,6 @@
 #include "troupe/detail/tensor.hpp"
 #include "troupe/measures.hpp"
 #include "troupe/optimizers.hpp"
-#include "troupe/schedules.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-"""Goal: each schedule of <troupe/schedules.hpp> has the rates and momentums of PyTorch's class, step by step.
+"""Goal: each schedule of <troupe/optimizers.hpp> has the rates and momentums of PyTorch's class, step by step.
 Usage: schedules_oracle.py SAMPLE, where SAMPLE is the program oracle_sample. The cases are those of its source."""
 import json
 import subprocess

@@ -17,8 +17,8 @@
 #include <memory>
 #include <stdexcept>
 
+#include "troupe/datasets.hpp"
 #include "troupe/module.hpp"
-#include "troupe/synthetic.hpp"
 
 namespace troupe::testing {
 

@@ -10,7 +10,7 @@
 #include "tests/support/late_device.hpp"
 #include "tests/support/late_memory.hpp"
 #include "tests/support/reference_reduction.hpp"
-#include "troupe/device_collectives.hpp"
+#include "troupe/communicator.hpp"
 
 namespace troupe::testing {
 

@@ -2,18 +2,125 @@
 // simulator make the same thing.
 #pragma once
 
-#include "troupe/job_handle.hpp"
 #include "troupe/learner.hpp"
 #include "troupe/observer.hpp"
 #include "troupe/outcome.hpp"
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace troupe {
+
+// How a job stands: one structure for handles, the control socket, `troupe status`, metrics and
+// services. Plain values.
+
+/// What a job does now. The list is complete; to_string gives the names.
+enum class job_state : std::uint8_t {
+  starting,  ///< no generation has begun to form
+  forming,   ///< the ranks of a generation start
+  active,    ///< ranks train or evaluate
+  stopping,  ///< as active; a stop was asked for
+  closing,   ///< the ranks leave a generation: after a failure, or for a change
+  ending,    ///< the ranks are taken down
+  ended,     ///< the job has completed
+};
+/// The enumerator's name.
+std::string_view to_string(job_state state);
+
+/// How a job stands at one moment. What is not known yet is `undefined` or empty.
+struct job_status {
+  std::uint64_t id = 0;  ///< job_handle::id
+  /// What the job is for, as job::purpose.
+  stage purpose = stage::train;
+  /// What it does now.
+  job_state state = job_state::starting;
+  std::optional<job_outcome::ending> ended;  ///< how; set when the state is `ended`
+  std::uint64_t generation = 0;              ///< the newest; 0: none yet
+  std::int32_t ranks = 0;                    ///< processes with shards; threads of the process
+  /// Of the job; 0: not known yet.
+  std::int32_t shards = 0;
+  /// Optimizer steps of a fit that are done. Of a fit that resumes: at first where it begins.
+  std::int64_t step = 0;
+  std::int64_t epoch = undefined;  ///< from 0
+  std::int64_t epochs = 0;         ///< the limit of a fit
+  /// Of the loader that is read now, from 0, and how many it has.
+  /// @{
+  std::int64_t batch = undefined, batches = undefined;
+  /// @}
+  std::int64_t samples = undefined;  ///< of training, consumed by all ranks
+  /// Of all ranks, over the last two to four seconds of this generation.
+  std::optional<double> samples_per_second;
+  /// Until a fit reaches its limits, at the average speed of this generation, validation included.
+  /// Known after two seconds of a generation. A stop or a decider may end the fit earlier.
+  std::optional<double> seconds_left;
+  std::int32_t restarts = 0;                 ///< generations that replaced a failed one
+  std::int32_t restarts_left = 0;            ///< when the newest generation began
+  std::uint64_t failures = 0;                ///< reported so far, those that followed included
+  std::vector<failure> newest_failures;      ///< at most 16, the oldest first
+  std::uint64_t checkpoints = 0;             ///< written by this job
+  std::int64_t checkpoint_step = undefined;  ///< of the newest one
+  metrics last;                              ///< last value of each metric, at most 512 names
+};
+
+/// One JSON object. docs/running.md has its fields: those above, `purpose` as `stage`, `last` as
+/// `metrics`, null for what is not known. Text becomes valid UTF-8.
+std::string to_json(const job_status& status);
+
+// Holds a running job: its status and its events; stop, abort, scale.
+
+class event_stream;
+
+/// A job that a program holds. It comes from `with_handle` (troupe/job.hpp), from
+/// job_context::started or from session::jobs().
+/// 1. Thread-safe. Copies mean the same job. A handle that was made by itself means none: its id is
+///    0 and its state `ended`.
+/// 2. No call waits for the job. stop, abort and scale send a request, on which the job acts later.
+/// 3. A handle may outlive its job and its session, and keeps neither alive. After the job has
+///    ended, requests change nothing, and the status is the last one.
+/// 4. A handle that is destroyed does not end the job. To cancel by completion token, use the slot
+///    of session::async_run: it makes the same requests.
+class job_handle {
+public:
+  job_handle() = default;
+
+  /// Counts the jobs of a session from 1; those that were refused count, too.
+  std::uint64_t id() const;
+  /// False for a handle that was made by itself; still true when the job has ended.
+  explicit operator bool() const { return of_ != nullptr; }
+  friend bool operator==(const job_handle&, const job_handle&) = default;
+
+  /// How the job stands, as far as its events have been processed: an instant after a rank has made
+  /// a step. It is `ended` before the completion handler of the job is called. Copies at most 512
+  /// metrics and 16 failures under a lock that the job's ranks do not take.
+  job_status status() const;
+  /// The events from now on go into `stream` as well, until the job ends; then the stream ends.
+  /// Nothing of a job that has ended. A stream that is destroyed is forgotten. Throws user_error
+  /// (bad_usage): the stream has a job, or wants hooks, which are for job_context::events.
+  void follow(const std::shared_ptr<event_stream>& stream) const;
+
+  /// Ends the run at a step boundary that all ranks agree on, with a checkpoint (status `stopped`).
+  /// The first reason counts: another call changes nothing.
+  void stop(stop_reason why = stop_reason::caller) const;
+  /// Ends the run at once, with a failure of the kind aborted and this text. Steps since the last
+  /// checkpoint are lost.
+  void abort(const std::string& why = "the caller has aborted the job") const;
+  /// Asks for so many processes of ranks, from the next agreed step on. Throws user_error
+  /// (bad_usage) for less than one.
+  void scale(std::int32_t ranks) const;
+
+private:
+  friend class session;
+  struct target;
+  explicit job_handle(std::shared_ptr<target> of) : of_(std::move(of)) {}
+
+  std::shared_ptr<target> of_;
+};
 
 class event_stream;
 
@@ -34,7 +141,7 @@ struct job_context {
   snapshot_ptr initial;
   /// Each makes one observer when the job starts (troupe/observer.hpp).
   std::vector<observer_factory> observers;
-  /// The same events as a stream (troupe/event_stream.hpp); null: none. A stream follows one job.
+  /// The same events as a stream (troupe/session.hpp); null: none. A stream follows one job.
   std::shared_ptr<event_stream> events;
   /// Called at entry of every hook, in the order in which each rank handles them. Lanes wait for
   /// it, so it must be cheap. Called on the lanes' threads, so it must be thread-safe; for ranks in

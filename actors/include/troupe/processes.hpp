@@ -8,9 +8,9 @@
 // makes another recipe than the job's.
 #pragma once
 
+#include "troupe/call.hpp"
 #include "troupe/learner.hpp"
 #include "troupe/ports.hpp"
-#include "troupe/remote_function.hpp"
 
 #include <functional>
 #include <optional>

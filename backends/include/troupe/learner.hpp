@@ -4,7 +4,6 @@
 #include "troupe/checkpoint.hpp"
 #include "troupe/communicator.hpp"
 #include "troupe/detail/value_bytes.hpp"
-#include "troupe/hook_outcome.hpp"
 #include "troupe/hooks.hpp"
 #include "troupe/options.hpp"
 #include "troupe/snapshot.hpp"

@@ -4,8 +4,7 @@
 
 #include "troupe/checkpoint.hpp"
 #include "troupe/communicator.hpp"
-#include "troupe/exception_types.hpp"
-#include "troupe/rendezvous.hpp"
+#include "troupe/failure.hpp"
 #include "troupe/storage.hpp"
 
 #include <chrono>

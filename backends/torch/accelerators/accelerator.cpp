@@ -14,7 +14,6 @@
 
 #include "backends/torch/accelerators/adapters.hpp"
 #include "troupe/failure.hpp"
-#include "troupe/module_creation.hpp"
 
 namespace troupe {
 

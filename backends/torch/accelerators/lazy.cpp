@@ -1,4 +1,4 @@
-#include "troupe/lazy.hpp"
+#include "troupe/accelerator.hpp"
 
 #include <fmt/format.h>
 #include <torch/csrc/lazy/backend/backend_device.h>
@@ -15,7 +15,6 @@
 #include "backends/torch/accelerators/lazy_fallback.hpp"
 #include "backends/torch/accelerators/lazy_operators.hpp"
 #include "troupe/failure.hpp"
-#include "troupe/module_creation.hpp"
 
 namespace troupe {
 

@@ -113,7 +113,7 @@ enum class accelerator_kind : std::uint8_t {
   automatic,  ///< cuda where every rank can have a device of its own, else cpu; its text is `auto`
   cpu,
   cuda,
-  lazy,  ///< LibTorch's lazy tensors (troupe/lazy.hpp)
+  lazy,  ///< LibTorch's lazy tensors (troupe/accelerator.hpp)
 };
 
 /// Whether each rank measures how long its hooks take (troupe/hook_profile.hpp).

@@ -1,7 +1,7 @@
 // Goal: a user's own module and data run in the simulator, and are compared with the serial
 // reference.
+#include <troupe/datasets.hpp>
 #include <troupe/module.hpp>
-#include <troupe/synthetic.hpp>
 #include <troupe/testing.hpp>
 #include <troupe/testing/tensors.hpp>
 

@@ -2,7 +2,6 @@
 // exception keeps its type.
 #include "troupe/failure.hpp"
 #include "messages/control.hpp"
-#include "troupe/exception_types.hpp"
 
 #include <stdexcept>
 

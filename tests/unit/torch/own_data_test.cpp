@@ -13,7 +13,7 @@
 #include "backends/checkpoint/safetensors.hpp"
 #include "backends/torch/data_catalog.hpp"
 #include "tests/support/temporary_folder.hpp"
-#include "troupe/batch.hpp"
+#include "troupe/data.hpp"
 #include "troupe/datasets.hpp"
 #include "troupe/failure.hpp"
 

@@ -10,8 +10,8 @@
 
 #include "backends/checkpoint/digest.hpp"
 #include "backends/torch/models.hpp"
+#include "troupe/datasets.hpp"
 #include "troupe/detail/tensor.hpp"
-#include "troupe/synthetic.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -10,9 +10,9 @@
 #include "tests/support/one_checkpoint.hpp"
 #include "tests/unit/torch_replicated/norm_models.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/datasets.hpp"
 #include "troupe/detail/reducer.hpp"
 #include "troupe/replicated.hpp"
-#include "troupe/synthetic.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -17,7 +17,7 @@
 #include "troupe/callbacks.hpp"
 #include "troupe/hook_profile.hpp"
 #include "troupe/load_module.hpp"
-#include "troupe/summary.hpp"
+#include "troupe/module.hpp"
 #include "troupe/tuner.hpp"
 
 #include "tests/support/catch.hpp"

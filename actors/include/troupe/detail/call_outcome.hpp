@@ -1,8 +1,8 @@
 // What a function spawned on ranks comes back as: a job's outcome, and the function's own result.
 #pragma once
 
+#include "troupe/call.hpp"
 #include "troupe/job.hpp"
-#include "troupe/remote_function.hpp"
 
 #include <boost/asio/associator.hpp>
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "troupe/batch.hpp"
+#include "troupe/data.hpp"
 #include "troupe/detail/position.hpp"
 #include "troupe/learner.hpp"
 

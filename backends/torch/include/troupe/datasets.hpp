@@ -2,6 +2,9 @@
 // stream, a file.
 #pragma once
 
+#include "troupe/data.hpp"
+#include "troupe/detail/tensor.hpp"
+
 #include <ATen/core/Tensor.h>
 
 #include <concepts>
@@ -13,10 +16,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include "troupe/batch.hpp"
-#include "troupe/data.hpp"
-#include "troupe/detail/tensor.hpp"
 
 namespace troupe {
 
@@ -175,5 +174,25 @@ data_ptr tensor_file_data(std::string path);
 /// of the same shape, has the character after each. The last 16 of each 160 windows are for
 /// validation, test and prediction. Read when first used. Throws user_error if there is no text.
 data_ptr text_data(std::string path);
+
+// Synthetic data for tests, benchmarks and first steps: of any shape, without files.
+
+/// What the data looks like.
+struct synthetic_options {
+  std::int64_t samples = 2048;    ///< of training
+  std::int64_t evaluation = 512;  ///< of validation(), test() and predict(), which are the same
+  std::vector<std::int64_t> shape{1, 28, 28};  ///< of one sample
+  /// At least 1.
+  std::int64_t classes = 10;
+  double spread =
+      1.0;  ///< of a blob around its centre; centres lie about sqrt(2) apart per feature
+  /// Other seeds give other data.
+  std::uint64_t seed = 0;
+};
+
+/// One bell-shaped blob per class: features float (N, shape...), labels int64 (N), sample i of
+/// class i mod classes. A pure function of the options, the same on every machine. Held in memory.
+/// Throws user_error for impossible options.
+data_ptr synthetic(synthetic_options options = {});
 
 }  // namespace troupe

@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "troupe/accelerator.hpp"
-#include "troupe/batch.hpp"
 #include "troupe/checkpoint.hpp"
 #include "troupe/cluster_environment.hpp"
 #include "troupe/communicator.hpp"

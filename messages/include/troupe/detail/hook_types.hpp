@@ -2,7 +2,7 @@
 //
 // Sender and receiver: a rank's fit machine emits runs of hooks (messages/lane.hpp), the rank
 // actor gives each run to its lane, and the lane's learner handles the hooks in order. Observers
-// that ask for hooks receive them afterwards as `seen::hook` (troupe/observation.hpp). Deciders
+// that ask for hooks receive them afterwards as `seen::hook` (troupe/observer.hpp). Deciders
 // act inside the machine. What the receiver may conclude: all earlier hooks of the run were handled
 // on this rank without an exception. Only a collective says anything about other ranks. Late or
 // lost: a hook is part of a run, which has a fence and a sequence. The lane drops the rest of a run

@@ -1,7 +1,7 @@
 // Goal: observers learn of each collective that a lane calls, once, with its size and its time.
 #include "backends/collective/announcing_communicator.hpp"
 #include "backends/collective/solo_communicator.hpp"
-#include "troupe/device_collectives.hpp"
+#include "troupe/communicator.hpp"
 #include "troupe/learner.hpp"
 
 #include "tests/support/catch.hpp"

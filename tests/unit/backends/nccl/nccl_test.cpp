@@ -4,7 +4,7 @@
 #include "backends/inproc/inproc.hpp"
 #include "backends/nccl/library.hpp"
 #include "tests/unit/backends/nccl/fake_gpus.hpp"
-#include "troupe/device_collectives.hpp"
+#include "troupe/communicator.hpp"
 
 #include <dlfcn.h>
 
