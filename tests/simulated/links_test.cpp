@@ -127,13 +127,13 @@ TEST_CASE("a cut of a stream holds messages back until it heals", "[simulated][l
   c.send_to_far(1, 5);
   run_for(c.in, milliseconds{5});
   CHECK(c.got[1] == counted(5));
-  c.stream->cut(true, false);
+  c.stream->cut(simulated_stream::cut_of::near_to_far);
   c.send_to_far(6, 8);
   CHECK(c.send(1, 1));
   run_for(c.in, milliseconds{100});
   CHECK(c.got[1] == counted(5));
   CHECK(c.got[0] == counted(1));
-  c.stream->cut(false, false);
+  c.stream->cut(simulated_stream::cut_of::none);
   run_for(c.in, milliseconds{5});
   CHECK(c.got[1] == counted(8));
   run_for(c.in, std::chrono::seconds{5});  // heartbeats keep it open
@@ -159,7 +159,7 @@ TEST_CASE("a lasting cut of a stream: the silent end is lost within the detectio
     INFO("both " << both);
     connection c;
     run_for(c.in, milliseconds{250});
-    c.stream->cut(true, both);
+    c.stream->cut(both ? simulated_stream::cut_of::both : simulated_stream::cut_of::near_to_far);
     run_for(c.in, milliseconds{350});
     CHECK(c.ends[1].empty());
     run_for(c.in, milliseconds{260});
@@ -187,7 +187,7 @@ TEST_CASE("a broken stream ends at both ends; a process that dies ends it at the
 TEST_CASE("a reader that is too slow: messages are dropped, withdrawn, and then the stream ends",
           "[simulated][links]") {
   connection c{{.buffer = 100, .queue_limit = 20}};
-  c.stream->cut(true, false);
+  c.stream->cut(simulated_stream::cut_of::near_to_far);
   c.send_to_far(1, 10);
   CHECK(c.send(0, 11, keep::if_room));  // the path has taken all others
   CHECK_FALSE(c.send(0, 12, keep::if_room));
@@ -245,14 +245,14 @@ TEST_CASE("link cut: an observer receives nothing of the rank until the link hea
     s.train({.ranks = 3, .steps = 40});
     REQUIRE(s.run_until([&] { return notified[1].size() == 5; }));
     const auto link = s.sim_job().life_of(1)->process->stream();
-    link->cut(false, true);  // it receives but is not received
+    link->cut(simulated_stream::cut_of::far_to_near);  // it receives but is not received
     const auto at_cut = notified[1];
     const auto others_at_cut = notified[2].size();
     run_for(s.in(), milliseconds{300});
     CHECK(notified[1] == at_cut);
     CHECK(notified[2].size() > others_at_cut + 5);
     CHECK(s.steps_of(1) > static_cast<std::int64_t>(at_cut.size()) + 5);
-    link->cut(false, false);
+    link->cut(simulated_stream::cut_of::none);
     const auto behind = static_cast<std::size_t>(s.steps_of(1));
     REQUIRE(s.run_until([&] { return notified[1].size() >= behind; }));
     CHECK(s.run().ok());
@@ -298,19 +298,19 @@ TEST_CASE("each direction of a test's link can be cut", "[simulated][links]") {
   };
   say(0);
   CHECK(c.read == first_steps(1));
-  link->cut(true, false);  // from the writer to the reader
+  link->cut(simulated_stream::cut_of::near_to_far);  // from the writer to the reader
   say(1);
   CHECK(c.read == first_steps(1));
-  link->cut(false, true);  // messages arrive, answers do not
+  link->cut(simulated_stream::cut_of::far_to_near);  // messages arrive, answers do not
   run_for(s.in(), milliseconds{200});
   CHECK(c.read == first_steps(2));
   caf::anon_send(c.writer, true);
   run_for(s.in(), milliseconds{50});
   CHECK(c.answers.empty());
-  link->cut(false, false);
+  link->cut(simulated_stream::cut_of::none);
   run_for(s.in(), milliseconds{300});
   CHECK(c.answers == std::vector<std::int64_t>{2});
-  link->cut(true, true);
+  link->cut(simulated_stream::cut_of::both);
   run_for(s.in(), std::chrono::seconds{1});
   CHECK(c.downs.size() == 1);  // it was silent for too long
   CHECK(s.sim_job().own_links().empty());

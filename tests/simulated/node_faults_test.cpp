@@ -241,7 +241,7 @@ TEST_CASE("heartbeats and limits of a link follow the clocks and timers of its e
       continue;
     return std::chrono::duration_cast<ms>(s.in().time() - began);
   };
-  const auto cut = [](simulated_stream& link) { link.cut(true, true); };
+  const auto cut = [](simulated_stream& link) { link.cut(simulated_stream::cut_of::both); };
   const auto plain =
       lives_for([&](simulation&, witness&, witness&, simulated_stream& link) { cut(link); });
   CHECK(plain > ms{400});
@@ -299,13 +299,15 @@ TEST_CASE("crash during a collective: peers wait until they are notified", "[sim
 }
 
 TEST_CASE("each direction of a rank's link can be cut", "[simulated][node]") {
-  for (const auto& [to_rank, to_supervisor] :
-       {std::pair{true, true}, {true, false}, {false, true}}) {
+  using cut_of = simulated_stream::cut_of;
+  for (const auto cut : {cut_of::both, cut_of::near_to_far, cut_of::far_to_near}) {
+    const bool to_rank = cut != cut_of::far_to_near;
+    const bool to_supervisor = cut != cut_of::near_to_far;
     INFO("to rank " << to_rank << ", to supervisor " << to_supervisor);
     scripted_simulation s{{.seed = 1, .record = true}};
     s.train({.ranks = 3, .steps = 60});
     REQUIRE(s.run_until([&] { return s.steps_of(1) == 5; }));
-    s.sim_job().life_of(1)->process->stream()->cut(to_rank, to_supervisor);
+    s.sim_job().life_of(1)->process->stream()->cut(cut);
     const auto before = words_of(s, 1);
     const auto others = words_of(s, 2);
     caf::anon_send(s.supervisor(),
@@ -315,7 +317,7 @@ TEST_CASE("each direction of a rank's link can be cut", "[simulated][node]") {
     CHECK((words_of(s, 1).to_supervisor > before.to_supervisor) == !to_supervisor);
     CHECK(words_of(s, 2).to_rank > others.to_rank);
     CHECK(words_of(s, 2).to_supervisor > others.to_supervisor);
-    s.sim_job().life_of(1)->process->stream()->cut(false, false);
+    s.sim_job().life_of(1)->process->stream()->cut(simulated_stream::cut_of::none);
     const auto& end = s.run();  // what was held back arrives
     CHECK(end.status == job_outcome::ending::stopped);
     CHECK(end.loop.steps < 60);
@@ -325,13 +327,15 @@ TEST_CASE("each direction of a rank's link can be cut", "[simulated][node]") {
 }
 
 TEST_CASE("a lasting cut of either direction ends the link", "[simulated][node]") {
-  for (const auto& [to_rank, to_supervisor] :
-       {std::pair{true, true}, {true, false}, {false, true}}) {
+  using cut_of = simulated_stream::cut_of;
+  for (const auto cut : {cut_of::both, cut_of::near_to_far, cut_of::far_to_near}) {
+    const bool to_rank = cut != cut_of::far_to_near;
+    const bool to_supervisor = cut != cut_of::near_to_far;
     INFO("to rank " << to_rank << ", to supervisor " << to_supervisor);
     scripted_simulation s{{.seed = 1}};
     s.train({.ranks = 3, .steps = 60});
     REQUIRE(s.run_until([&] { return s.steps_of(1) == 5; }));
-    s.sim_job().life_of(1)->process->stream()->cut(to_rank, to_supervisor);
+    s.sim_job().life_of(1)->process->stream()->cut(cut);
     const auto& end = s.run();
     REQUIRE(end.failed_with);
     CHECK(end.failed_with->record.rank == 1);

@@ -478,13 +478,13 @@ TEST_CASE("an abandoned rank goes on: observers receive nothing more of it",
     const auto link = job.script.sim_job().life_of(2)->process->stream();
     job.script.crash(1);
     REQUIRE(job.script.run_until([&] { return link->over(0); }));
-    link->cut(true, false);  // the end of the link does not reach it yet
+    link->cut(simulated_stream::cut_of::near_to_far);  // the end of the link does not reach it yet
     REQUIRE(job.until(2, "on_train_batch_start", 8));
     const auto before = notified.size();
     job.script.release(orders.front());
     REQUIRE(job.until(2, "rewind"));
     REQUIRE(job.until(2, "on_train_batch_start", 9));
-    link->cut(false, false);
+    link->cut(simulated_stream::cut_of::none);
     job.ends_well(2);
     CHECK(notified.size() > before);
     CHECK(std::ranges::count(notified, "rewind") == 0);

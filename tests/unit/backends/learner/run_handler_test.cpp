@@ -155,8 +155,8 @@ TEST_CASE("a run continues at the hook that waits and ends at skip_epoch or atte
   CHECK(skipped.handled == 3);
 
   std::atomic<attention> word{attention::generation_closed};
-  run_handler handler{{}, {&word, nullptr, nullptr, nullptr}};
-  const auto held = handler.handle(who, run);
+  run_handler interrupted{{}, {&word, nullptr, nullptr, nullptr}};
+  const auto held = interrupted.handle(who, run);
   CHECK(held.outcome.word == run_verdict::attention);
   CHECK(held.handled == 0);
 }
