@@ -333,9 +333,16 @@ private:
   std::shared_ptr<torch::nn::Module> made(const std::string& model) const {
     const auto* own = find_own(own_.models, model);
     if (!own) return find_model(model).make({}).ptr();
-    const auto made = make_own(*own, {});
-    made->configure_model();
-    return made;
+    try {
+      const auto made = make_own(*own, {});
+      made->configure_model();
+      return made;
+    } catch (const user_error&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw user_error(errc::job_failed,
+                       fmt::format("cannot make the model {}: {}", model, error.what()));
+    }
   }
 
   data_ptr data_of(const learning& what) const {

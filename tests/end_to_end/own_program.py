@@ -132,8 +132,10 @@ def story_help_schema_and_completion_have_its_name_and_settings(_):
     check_equal(table["model"]["properties"]["name"]["default"], "classifier")
     check_equal([one["type"] for one in table["model"]["properties"]["hidden"]["anyOf"]], ["array", "integer"])
     check_equal(table["data"]["properties"]["spread"]["default"], 1.0)
-    script = check_code(troupe("completion", "bash"), 0).out
-    check("troupe" not in script.replace("TROUPE", ""), [line for line in script.splitlines() if "troupe" in line])
+    check_in(".TH EXAMPLE_COMMAND_LINE 1", check_code(troupe("manual"), 0).out)
+    for shell in ("zsh", "fish", "bash"):
+        script = check_code(troupe("completion", shell), 0).out
+        check_equal([line for line in script.splitlines() if "troupe" in line], [])
     if shutil.which("bash"):
         asked = "COMP_WORDS=(example_command_line fit --set model.h); COMP_CWORD=3; compopt() { :; }; "
         offered = "_example_command_line_complete; echo ${COMPREPLY[@]}"

@@ -22,7 +22,10 @@ def check_headers(installed, source):
     """Public headers of all layers are there; of others those that a public header reaches, below troupe/detail."""
     there = {os.path.relpath(os.path.join(folder, f), installed)
              for folder, _, files in os.walk(installed) for f in files}
-    layers = [os.path.join(source, layer, "include") for layer in ("messages", "backends", "actors", "apps/troupe")]
+    names = ["messages", "backends", "actors"]
+    if "troupe/module.hpp" in there:  # built with LibTorch
+        names += ["backends/torch", "apps/troupe"]
+    layers = [os.path.join(source, layer, "include") for layer in names]
     public = {os.path.relpath(os.path.join(folder, f), layer)
               for layer in layers for folder, _, files in os.walk(layer) for f in files}
     assert public <= there, public - there

@@ -94,6 +94,14 @@ struct twice {
   }
 };
 
+struct placed {
+  std::string dir;
+  template <class F>
+  void fields(F&& f) {
+    f("dir", dir);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("impossible names of a program's parts: each call is refused and names them",
@@ -118,6 +126,8 @@ TEST_CASE("impossible names of a program's parts: each call is refused and names
   with("the model mlp is built in: give yours another name").model("mlp", "", no_model);
   with("the data set csv is built in").data("csv", "", no_data);
   with("the model net has no function").model("net", "", made_model{});
+  with("the data set d has no function")
+      .data<twice>("d", "", std::function<std::shared_ptr<data_module>(const twice&)>{});
   with("a setting of the model net is called name")
       .model<called_name>("net", "", [](const called_name&) { return nullptr; });
   with("two settings of the data set d are called width").data<twice>("d", "", [](const twice&) {
@@ -178,6 +188,32 @@ TEST_CASE("settings reach the function that makes a model; it may throw, or retu
   CHECK(failed.code == 1);
   CHECK_THAT(failed.err, Catch::Contains("cannot make the data set broken: the file is gone"));
   CHECK_FALSE(std::filesystem::exists(path));
+}
+
+TEST_CASE("a model's constructor that throws ends `models` with its text", "[application]") {
+  application program;
+  program.model("net", "", []() -> std::shared_ptr<module> {
+    throw std::runtime_error("the vocabulary is gone");
+  });
+  const auto failed = run(program, {"models"});
+  CHECK(failed.code == 1);
+  CHECK_THAT(failed.err, Catch::Contains("cannot make the model net: the vocabulary is gone"));
+}
+
+TEST_CASE("a data set with a setting called dir has the flag --data-dir", "[application]") {
+  application program;
+  program.data<placed>("files", "", [](const placed&) { return nullptr; });
+  const auto printed = run(program, {"config", "print", "--data-dir", "/here"});
+  CHECK_THAT(printed.out, Catch::Contains("\ndir = \"/here\" "));
+  CHECK(run(program, {"config", "print", "--data", "text", "--data-dir", "/here"}).code == 0);
+}
+
+TEST_CASE("a program changes the plug-ins of its jobs once in a process", "[application]") {
+  int calls = 0;
+  application program;
+  program.plugins([&](torch_plugins&) { ++calls; });
+  CHECK(run(program, {"config", "print"}).code == 0);
+  CHECK(calls == 1);
 }
 
 TEST_CASE("texts of a program: its file is its name unless it is given another one",

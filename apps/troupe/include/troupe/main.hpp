@@ -76,6 +76,16 @@ std::vector<declared_setting> declared_settings() {
   return all;
 }
 
+// `make`, from values of settings; empty if it is empty.
+template <class Settings, class Made>
+std::function<std::shared_ptr<Made>(const value_map&)> from_values(
+    std::function<std::shared_ptr<Made>(const Settings&)> make) {
+  if (!make) return {};
+  return [make = std::move(make)](const value_map& all) {
+    return make(hyper_parameters_from<Settings>(all));
+  };
+}
+
 }  // namespace detail
 
 /// A program with the command line of `troupe`: its commands (fit, validate, test, predict, config,
@@ -136,9 +146,7 @@ public:
                      std::function<std::shared_ptr<module>(const Settings&)> make) {
     parts_.models.push_back({std::move(name), std::move(summary),
                              detail::declared_settings<Settings>(),
-                             [make = std::move(make)](const value_map& all) {
-                               return make(hyper_parameters_from<Settings>(all));
-                             }});
+                             detail::from_values<Settings>(std::move(make))});
     return *this;
   }
 
@@ -153,9 +161,7 @@ public:
                     std::function<std::shared_ptr<data_module>(const Settings&)> make) {
     parts_.data.push_back({std::move(name), std::move(summary),
                            detail::declared_settings<Settings>(),
-                           [make = std::move(make)](const value_map& all) {
-                             return make(hyper_parameters_from<Settings>(all));
-                           }});
+                           detail::from_values<Settings>(std::move(make))});
     return *this;
   }
 
