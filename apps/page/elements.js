@@ -71,11 +71,11 @@ function called(name) {
   const [, rank, figure] = name.match(OF_RANK) ?? [];
   if (rank !== undefined) return { chart: FIGURES[figure]?.words ?? `${capital(words(figure))}, by rank`, line: `rank ${rank}`, nth: Number(rank) };
   const slash = name.indexOf("/"), stage = name.slice(0, Math.max(slash, 0)), nth = Object.keys(STAGES).indexOf(stage);
-  return { chart: capital(words(name.slice(slash + 1))), line: STAGES[stage] ?? words(stage || name), nth: nth < 0 ? undefined : nth };
+  return { chart: capital(words(name.slice(slash + 1))), line: stage === "run" ? "all ranks" : STAGES[stage] ?? words(stage || name), nth: nth < 0 ? undefined : nth };
 }
 // A metric alone, in words: `training loss`.
 function inWords(name) {
-  const [stage, ...rest] = name.split("/");
+  const [stage, ...rest] = name.replace(/^run\//, "").split("/");
   return KNOWN[rest[0]] ?? [STAGES[stage] ?? stage, ...rest].map(words).join(" ");
 }
 // What is drawn of a value: a share of the time as per cent.

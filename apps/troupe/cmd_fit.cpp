@@ -17,7 +17,6 @@
 #include "apps/troupe/trouble_report.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/entropy.hpp"
-#include "backends/telemetry/rank_figures.hpp"
 
 #include <fmt/format.h>
 
@@ -52,9 +51,7 @@ public:
     const auto started = around_.age();
     auto outcome = runner.run(fit_job());
     auto result = result_of(outcome, shared_.options);
-    if (!ranks_are_asked_for_)
-      std::erase_if(result.metrics,
-                    [](const auto& one) { return rank_figures::is_one(one.first); });
+    std::erase_if(result.metrics, [this](const auto& one) { return hidden_.hides(one.first); });
     if (outcome.figures.seconds_to_first_step > 0)
       result.seconds_to_first_step = started + outcome.figures.seconds_to_first_step;
     report_outcome(outcome);
@@ -73,9 +70,12 @@ private:
     const auto loggers = plan_.settings.get<std::vector<std::string>>("logger");
     if (std::ranges::find(loggers, "tensorboard") != loggers.end())
       of.callbacks.push_back("tensorboard,folder=" + place_of("model"));
-    ranks_are_asked_for_ = std::ranges::find(of.callbacks, "ranks") != of.callbacks.end();
-    if (!ranks_are_asked_for_ && shows_live(plan_.settings, around_))
-      of.callbacks.push_back("ranks");
+    const auto given = [&](const char* name) {
+      return std::ranges::find(of.callbacks, name) != of.callbacks.end();
+    };
+    hidden_ = {.of_ranks = !given("ranks"), .of_run = !given("figures")};
+    if (hidden_.of_ranks && shows_live(plan_.settings, around_)) of.callbacks.push_back("ranks");
+    if (hidden_.of_run) of.callbacks.push_back("figures");
   }
   // In the run's folder, as the value of a callback's option.
   std::string place_of(const char* name) const {
@@ -139,7 +139,7 @@ private:
     add_loggers({.folder = plan_.folder,
                  .restarts = fit.options.elastic.enabled(),
                  .resumed_at = plan_.resumes ? plan_.step : undefined,
-                 .of_ranks = ranks_are_asked_for_},
+                 .hidden = hidden_},
                 fit);
     fit.observers.push_back(events());
     return fit;
@@ -258,11 +258,11 @@ private:
 
   run_plan plan_;
   const context& around_;
-  bool ranks_are_asked_for_ = false;  // else their figures are for the display alone
+  hidden_figures hidden_;
   job shared_;
   run_folder folder_;
   trouble_report report_{around_.screen};
-  live_status live_{shared_.options, plan_.step};
+  live_status live_{shared_.options, plan_.step, {.of_run = hidden_.of_run}};
 };
 
 }  // namespace

@@ -39,7 +39,8 @@ job_status together(job_status fit, const job_status& test) {
 
 }  // namespace
 
-live_status::live_status(const trainer_options& options, std::int64_t step) {
+live_status::live_status(const trainer_options& options, std::int64_t step, hidden_figures hidden)
+    : hidden_(hidden) {
   before_.ranks = options.ranks;
   before_.shards = options.elastic.shards.value_or(options.ranks);
   before_.epochs = options.max_epochs;
@@ -54,6 +55,12 @@ void live_status::hold(job_handle now) {
 }
 
 job_status live_status::as_status() const {
+  auto all = unfiltered();
+  std::erase_if(all.last, [this](const auto& one) { return hidden_.hides(one.first); });
+  return all;
+}
+
+job_status live_status::unfiltered() const {
   if (!running_) return before_;
   return fitted_ ? together(before_, running_.status()) : running_.status();
 }

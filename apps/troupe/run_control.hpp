@@ -3,6 +3,7 @@
 #pragma once
 
 #include "apps/troupe/job_runner.hpp"
+#include "apps/troupe/run_loggers.hpp"
 #include "troupe/job.hpp"
 #include "troupe/options.hpp"
 
@@ -17,8 +18,8 @@ namespace troupe::program {
 /// fit, then the test after it. For one thread.
 class live_status {
 public:
-  /// `step`: where a run that is resumed begins.
-  live_status(const trainer_options& options, std::int64_t step);
+  /// `step`: where a run that is resumed begins. `hidden`: metrics that are left out.
+  live_status(const trainer_options& options, std::int64_t step, hidden_figures hidden = {});
 
   /// The job that runs from now on (job_context::started).
   void hold(job_handle now);
@@ -26,6 +27,9 @@ public:
   nlohmann::ordered_json as_json() const;
 
 private:
+  job_status unfiltered() const;
+
+  hidden_figures hidden_;
   job_status before_;  ///< what is known without the job that runs
   job_handle running_;
   bool fitted_ = false;

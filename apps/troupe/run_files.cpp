@@ -236,14 +236,17 @@ std::vector<metric_points> read_curves(const std::string& folder, std::size_t mo
     for (const auto& one : journal_series(folder, note)) all.push_back(thinned(one, most));
     return all;
   }
-  const auto text = text_of(folder, metrics_file, note);
-  if (!text) return {};
-  const auto table = parse_metrics(*text);
-  if (table.damaged > 0)
-    note(fmt::format("{}: rows that are damaged were left out: {}", metrics_file, table.damaged));
-  if (table.cut)
-    note(fmt::format("{}: its last line is incomplete and was left out", metrics_file));
-  for (const auto& one : table.series) all.push_back(thinned(one, most));
+  for (const auto* name : {metrics_file, figures_file}) {
+    // Runs of a program of one's own, and older ones, have no figures.
+    const bool optional = name == figures_file && !std::filesystem::exists(path_in(folder, name));
+    const auto text = optional ? std::nullopt : text_of(folder, name, note);
+    if (!text) continue;
+    const auto table = parse_metrics(*text);
+    if (table.damaged > 0)
+      note(fmt::format("{}: rows that are damaged were left out: {}", name, table.damaged));
+    if (table.cut) note(fmt::format("{}: its last line is incomplete and was left out", name));
+    for (const auto& one : table.series) all.push_back(thinned(one, most));
+  }
   return all;
 }
 

@@ -99,6 +99,7 @@ void run_folder::resume_at(std::int64_t step) const {
   fs::remove(file(result_file), error);
   if (error) cannot_use(path_, error.message());
   cut_metrics(file(metrics_file), step);
+  cut_metrics(file(figures_file), step);
 }
 
 void run_folder::write(const char* name, const std::string& text) const {

@@ -36,7 +36,7 @@ public:
   const std::string& path() const { return path_; }
   std::string file(const char* name) const;
   /// Prepares the folder for a run that continues from step `step`: removes result.json and the
-  /// rows of metrics.csv after that step.
+  /// rows of metrics.csv and figures.csv after that step.
   void resume_at(std::int64_t step) const;
   /// Replaces config.toml or result.json, by rename.
   void write(const char* name, const std::string& text) const;
@@ -52,6 +52,8 @@ bool is_running(const std::filesystem::path& folder);
 
 inline constexpr const char* config_file = "config.toml";
 inline constexpr const char* metrics_file = "metrics.csv";
+/// What reports show besides metrics.csv, in the same form.
+inline constexpr const char* figures_file = "figures.csv";
 inline constexpr const char* events_file = "events.jsonl";
 inline constexpr const char* result_file = "result.json";
 /// Files of a troupe_service job: job.json replaces config.toml, journal.jsonl replaces metrics.csv

@@ -35,21 +35,28 @@ private:
   loop_state where_;
 };
 
-// Leaves out what rank_monitor logs for the display alone.
-class without_ranks : public observer {
+bool is_figure_of_run(std::string_view metric) {
+  return metric.starts_with("run/learning_rate") || metric == "run/samples_per_second" ||
+         metric == "run/process_memory_mib";
+}
+
+// Hands on the metrics that `wanted` takes.
+class some_metrics : public observer {
 public:
-  explicit without_ranks(std::unique_ptr<observer> inner) : inner_(std::move(inner)) {}
+  some_metrics(std::unique_ptr<observer> inner, std::function<bool(std::string_view)> wanted)
+      : inner_(std::move(inner)), wanted_(std::move(wanted)) {}
   void on(const observation& what) override {
     const auto* metrics = std::get_if<seen::metrics>(&what);
     if (!metrics) return inner_->on(what);
     auto rest = *metrics;
-    std::erase_if(rest.logged, [](const auto& one) { return rank_figures::is_one(one.first); });
-    inner_->on(rest);
+    std::erase_if(rest.logged, [this](const auto& one) { return !wanted_(one.first); });
+    if (!rest.logged.empty()) inner_->on(rest);
   }
   void finish(std::uint64_t dropped) override { inner_->finish(dropped); }
 
 private:
   std::unique_ptr<observer> inner_;
+  std::function<bool(std::string_view)> wanted_;
 };
 
 using make_logger = std::function<std::unique_ptr<observer>()>;
@@ -81,11 +88,11 @@ make_logger tensorboard_of(const settings& s, const logged_job& about, const wal
 
 // What is around a logger, whatever it writes.
 observer_factory around(const make_logger& make, const logged_job& about,
-                        const trouble_report& report, const std::string& file) {
+                        const trouble_report& report, const std::string& file,
+                        std::function<bool(std::string_view)> wanted) {
   return report.around(
-      [make, restarts = about.restarts, fitted = about.fitted, of_ranks = about.of_ranks] {
-        auto logger = make();
-        if (!of_ranks) logger = std::make_unique<without_ranks>(std::move(logger));
+      [make, restarts = about.restarts, fitted = about.fitted, wanted = std::move(wanted)] {
+        std::unique_ptr<observer> logger = std::make_unique<some_metrics>(make(), wanted);
         if (fitted) logger = std::make_unique<at_position>(std::move(logger), *fitted);
         if (restarts) logger = std::make_unique<metrics_once>(std::move(logger));
         return logger;
@@ -95,18 +102,26 @@ observer_factory around(const make_logger& make, const logged_job& about,
 
 }  // namespace
 
+bool hidden_figures::hides(std::string_view metric) const {
+  return (of_ranks && rank_figures::is_one(metric)) || (of_run && is_figure_of_run(metric));
+}
+
 std::vector<observer_factory> loggers_of(const settings& s, const logged_job& about,
                                          const trouble_report& report, const wall_clock& wall) {
   std::vector<observer_factory> all;
+  const auto csv = [&](const char* name, std::function<bool(std::string_view)> wanted) {
+    const auto path = (std::filesystem::path{about.folder} / name).string();
+    all.push_back(around([path] { return std::make_unique<csv_logger>(path); }, about, report, path,
+                         std::move(wanted)));
+  };
+  const auto shown = [hidden = about.hidden](std::string_view name) { return !hidden.hides(name); };
   for (const auto& name : s.get<std::vector<std::string>>("logger")) {
-    const auto path = (std::filesystem::path{about.folder} / metrics_file).string();
-    if (name == "csv")
-      all.push_back(
-          around([path] { return std::make_unique<csv_logger>(path); }, about, report, path));
+    if (name == "csv") csv(metrics_file, shown);
     if (name == "tensorboard")
       all.push_back(around(tensorboard_of(s, about, wall), about, report,
-                           about.folder + ": the file for TensorBoard"));
+                           about.folder + ": the file for TensorBoard", shown));
   }
+  if (about.hidden.of_run) csv(figures_file, is_figure_of_run);
   return all;
 }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 
+#include "backends/torch/report_monitor.hpp"
 #include "troupe/accelerator.hpp"
 #include "troupe/callbacks.hpp"
 #include "troupe/tuner.hpp"
@@ -192,6 +193,8 @@ const std::vector<maker>& makers() {
        make_range},
       {{"ranks", "logs the throughput and the waiting of each rank", {}},
        [](const given_options&) -> callback_factory { return rank_monitor{}; }},
+      {{"figures", "logs what reports show: learning rate, samples per second, memory", {}},
+       [](const given_options&) -> callback_factory { return report_monitor{}; }},
       {{"tensorboard",
         "writes histograms of parameters and the graph of the loss for TensorBoard",
         {"folder", "every_n_epochs"}},

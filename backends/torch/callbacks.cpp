@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 #include <typeinfo>
 
+#include "backends/torch/report_monitor.hpp"
 #include "troupe/module.hpp"
 
 namespace troupe {
@@ -217,6 +218,41 @@ void rank_monitor::on_train_batch_end(module& m, const step_output&, const batch
     m.log_ratio(fmt::format("rank/{}/samples_per_second", rank), mine * rate, mine);
     m.log_ratio(fmt::format("rank/{}/waiting_share", rank), mine * share, mine);
   }
+  begin(m);
+}
+
+void report_monitor::begin(const module& m) {
+  if (!clock_) clock_ = clock_of(m, now_);
+  since_ = clock_();
+  samples_ = 0;
+}
+
+void report_monitor::on_train_epoch_start(module& m, std::int64_t) { begin(m); }
+
+void report_monitor::on_train_batch_start(module& m, const batch&, std::int64_t) {
+  // After a failure steps are done again: the recovery's time belongs to no step.
+  if (since_.count() < 0 || m.at().step < step_) begin(m);
+  step_ = m.at().step;
+  if (!reports(m)) return;
+  rates_.clear();
+  for (const auto& one : m.optimizers_in_use()->all())
+    for (const auto& group : one.optimizer->param_groups())
+      rates_.push_back(group.options().get_lr());
+}
+
+void report_monitor::on_train_batch_end(module& m, const step_output&, const batch& b,
+                                        std::int64_t) {
+  samples_ += b.samples();
+  const auto every = m.strategy_in_use()->about().options.log_every_n_steps;
+  if (m.at().step == step_ || m.at().step % std::max<std::int64_t>(every, 1) != 0) return;
+  for (std::size_t i = 0; i < rates_.size(); ++i)
+    log_common(m, i == 0 ? "run/learning_rate" : fmt::format("run/learning_rate_{}", i + 1),
+               rates_[i]);
+  const std::chrono::duration<double> took = clock_() - since_;
+  m.log("run/samples_per_second",
+        took.count() > 0 ? static_cast<double>(samples_) / took.count() : 0,
+        {.reduce = log_reduction::sum});
+  log_common(m, "run/process_memory_mib", resident_mib());
   begin(m);
 }
 

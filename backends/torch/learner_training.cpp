@@ -123,6 +123,22 @@ struct requires_grad_guard {
   }
 };
 
+// LibTorch's text about batch norm says neither where the single sample comes from nor what to do.
+step_output step_of(strategy& by, const batch& part, std::int64_t index) {
+  try {
+    return by.training_step(part, index);
+  } catch (const c10::Error& error) {
+    const std::string_view text = error.what_without_backtrace();
+    if (part.samples() != 1 || text.find("more than 1 value per channel") == text.npos) throw;
+    std::throw_with_nested(
+        user_error(errc::bad_configuration,
+                   fmt::format("this rank has one sample in micro-batch {} of the epoch, and batch "
+                               "norm needs more: set drop_last for the training data, or choose "
+                               "another batch size",
+                               index)));
+  }
+}
+
 }  // namespace
 
 void torch_learner::handle(const hooks::training_step& h) {
@@ -137,19 +153,19 @@ void torch_learner::handle(const hooks::training_step& h) {
   draw_from(h.at.split == 0 ? std::string{h.name} : fmt::format("{} {}", h.name, h.at.split));
   if (manual_) {
     in_manual_ = true;
-    output_ = strategy_->training_step(batch_, h.at.batch);
+    output_ = step_of(*strategy_, batch_, h.at.batch);
     in_manual_ = false;
     return;
   }
   requires_grad_guard later;
   freeze_others(later.before);
   if (!splits_batches()) {
-    output_ = strategy_->training_step(batch_, h.at.batch);
+    output_ = step_of(*strategy_, batch_, h.at.batch);
     return;
   }
   if (std::exchange(split_, h.at.split) != h.at.split) hiddens_ = std::exchange(next_hiddens_, {});
   const batch part{splits_of_batch_.at(static_cast<std::size_t>(split_)), batch_.samples()};
-  output_ = strategy_->training_step(part, h.at.batch);
+  output_ = step_of(*strategy_, part, h.at.batch);
 }
 
 void torch_learner::handle(const hooks::training_step_end& h) {

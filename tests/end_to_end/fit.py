@@ -3,8 +3,8 @@
 import json
 import os
 
-from troupe_program import (SMALL, check, check_code, check_equal, check_in, checkpoints_of, fit, is_hex_digest, main,
-                            metrics_of, result_of, troupe)
+from troupe_program import (SMALL, Traced, check, check_code, check_equal, check_in, checkpoints_of, fit,
+                            is_hex_digest, main, metrics_of, result_of, troupe)
 
 RESULT = {"schema": str, "status": str, "epochs": int, "steps": int, "samples": int, "ranks": int, "generation": int,
           "metrics": dict, "weights_digest": str, "seconds": dict, "samples_per_second": float, "waiting_share": list,
@@ -25,7 +25,8 @@ def story_a_fit_writes_its_run_folder_and_prints_its_accuracy_last(folder):
     check(0 < result["seconds"]["to_first_step"] < result["seconds"]["total"], result)
     accuracy = f"{result['metrics']['test/accuracy']:.4f}"
     check_equal(ended.out.splitlines()[-1], f"test accuracy {accuracy}, run folder {run}")
-    check_equal(sorted(os.listdir(run)), ["checkpoints", "config.toml", "events.jsonl", "metrics.csv", "result.json"])
+    check_equal(sorted(os.listdir(run)),
+                ["checkpoints", "config.toml", "events.jsonl", "figures.csv", "metrics.csv", "result.json"])
     check_equal(os.readlink(os.path.join(run, "checkpoints", "latest")), "step-00000032")
     with open(os.path.join(run, "events.jsonl"), encoding="utf-8") as f:
         events = [json.loads(line)["event"] for line in f]
@@ -41,6 +42,33 @@ def story_metrics_csv_has_a_row_per_logged_step(folder):
     check_equal([s for s in logged if s % 4 == 0][:4], [4, 8, 12, 16])
     check_equal([(r["step"], r["epoch"]) for r in rows if "val/accuracy" in r], [(16, 0), (32, 1)])
     check_equal([(r["step"], r["epoch"]) for r in rows if "test/accuracy" in r], [(32, 1)])
+
+
+def story_figures_csv_has_learning_rate_throughput_and_memory(folder):
+    run, asked = os.path.join(folder, "run"), os.path.join(folder, "asked")
+    names = ["run/learning_rate", "run/process_memory_mib", "run/samples_per_second"]
+    traced = Traced(run, "--log-every-n-steps", 4, hold=("training_step", {"step": 14}))
+    traced.wait_for("training_step", step=14)
+    live = check_code(troupe("status", run, "--json"), 0).json()["live"]["metrics"]
+    check("train/loss" in live and not set(names) & set(live), live)
+    traced.release()
+    check_code(traced.end(), 0)
+    rows = metrics_of(run, "figures.csv")
+    check_equal([row["step"] for row in rows], list(range(4, 33, 4)))
+    check_equal({row["run/learning_rate"] for row in rows}, {0.05})
+    for row in rows:
+        check(row["run/samples_per_second"] > 0 and row["run/process_memory_mib"] > 20, row)
+    for kept in (result_of(run)["metrics"], *metrics_of(run)):
+        check(not set(names) & set(kept), kept)
+    often = ("--log-every-n-steps", 4, "--checkpoint-every-n-steps", 8)
+    killed = os.path.join(folder, "killed")
+    check_code(fit(killed, *often, "--fault", "kill@rank=0,hook=training_step,step=14"), -9)
+    check_code(fit(killed, *often, "--resume", "latest"), 0)
+    check_equal([row["step"] for row in metrics_of(killed, "figures.csv")], list(range(4, 33, 4)))
+    check_code(fit(asked, "--log-every-n-steps", 4, "--callback", "figures"), 0)
+    check("figures.csv" not in os.listdir(asked), "a second file of the same figures")
+    check_equal(sorted(name for name in metrics_of(asked)[0] if name.startswith("run/")), names)
+    check_equal(result_of(asked)["weights_digest"], result_of(run)["weights_digest"])
 
 
 def story_equal_seeds_give_equal_weights_and_another_seed_does_not(folder):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 
 import browser
@@ -29,6 +30,12 @@ def lines(shown):
     return shown.count(r'<path class="line" d="M[\d.]+ [\d.]+L')
 
 
+def charted(shown, title):
+    """Whether the chart of this title has a line of several points."""
+    found = re.search(re.escape(f"<h3>{title}</h3>") + r".*?</section>", shown.dom, re.S)
+    return found and re.search(r'<path class="line" d="M[\d.]+ [\d.]+L', found[0])
+
+
 def story_a_run_is_drawn_light_dark_and_narrow(folder):
     run = os.path.join(folder, "run")
     check_code(fit(run, "--set", "log_every_n_steps=4", "--checkpoint-every-n-steps", "8"), 0)
@@ -42,6 +49,8 @@ def story_a_run_is_drawn_light_dark_and_narrow(folder):
         check_in("<h3>Loss</h3>", shown.dom)
         for name, label in (("train/loss", "training loss"), ("test/accuracy", "test accuracy")):
             check_in(f'<dt title="{name}">{label}</dt>', shown.dom)
+        for title in ("Learning rate", "Samples per second", "Memory of the process (MiB)"):
+            check(charted(shown, title), f"no line of {title}")
         check_equal(shown.count(r">1 \w+s<"), 0, "one thing in the plural")
 
 

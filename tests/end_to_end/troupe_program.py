@@ -142,9 +142,9 @@ def checkpoints_of(run):
     return sorted(n for n in os.listdir(folder) if n != "latest") if os.path.isdir(folder) else []
 
 
-def metrics_of(run):
-    """metrics.csv as a list of dictionaries without empty cells."""
-    with open(os.path.join(run, "metrics.csv"), encoding="utf-8") as f:
+def metrics_of(run, name="metrics.csv"):
+    """metrics.csv, or figures.csv, as a list of dictionaries without empty cells."""
+    with open(os.path.join(run, name), encoding="utf-8") as f:
         header, *rows = [line.rstrip("\n").split(",") for line in f]
     return [{k: float(v) for k, v in zip(header, row) if v} for row in rows]
 

@@ -2,6 +2,7 @@
 // PyTorch 2.13.
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "backends/torch/callback_catalog.hpp"
+#include "backends/torch/report_monitor.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_callbacks/resumed.hpp"
 #include "troupe/callbacks.hpp"
@@ -200,6 +201,25 @@ TEST_CASE("each rank's throughput and waiting are logged under its number") {
     CHECK((share >= 0 && share <= 1));
   }
   CHECK(last.count("rank/2/samples_per_second") == 0);
+}
+
+TEST_CASE("the figures of a run: rate of learning, samples of all ranks per second, memory") {
+  ready_job job;
+  const auto last = job.run({report_monitor{ticking(500ms)}})[0].loop.last;
+  CHECK(last.at("run/learning_rate") == 0.05);
+  CHECK(last.at("run/samples_per_second") == 16);
+  CHECK(last.at("run/process_memory_mib") > 20);
+  struct pair : regression {
+    pair()
+        : regression({.optimize = [](regression& self) {
+            const auto all = self.parameters();
+            return optimizers{torch::optim::SGD({all[0], all[1]}, 0.25)}.add(
+                torch::optim::Adam({all[2], all[3]}, 0.5));
+          }}) {}
+  };
+  const auto two = job.run<pair>({named_callback("figures")})[0].loop.last;
+  CHECK(two.at("run/learning_rate") == 0.25);
+  CHECK(two.at("run/learning_rate_2") == 0.5);
 }
 
 // tests/end_to_end/readers.py reads what it writes.

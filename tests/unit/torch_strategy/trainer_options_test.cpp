@@ -189,6 +189,20 @@ TEST_CASE("the switches of a process hold during a job and are restored after it
   check({true, true, false, false});
 }
 
+TEST_CASE("deterministic: an operation without a deterministic algorithm throws") {
+  struct putting : regression {
+    void on_train_start() override { torch::zeros(2).put_(torch::tensor({0, 0}), torch::ones(2)); }
+  };
+  const auto recipe = recipe_for<putting>(std::make_shared<table_data>(20));
+  auto options = quick(1, 3, 2);
+  const auto said = [&](deterministic_kind kind) {
+    options.deterministic = kind;
+    return text_of(run_job({.recipe = recipe, .options = options})[0].error);
+  };
+  CHECK_THAT(said(deterministic_kind::on), Catch::Contains("put_ does not have a deterministic"));
+  CHECK((said(deterministic_kind::warn) + said(deterministic_kind::off)) == "nothingnothing");
+}
+
 TEST_CASE("two jobs in a process: the stricter option applies, until its job ends") {
   trainer_options warns;
   warns.deterministic = deterministic_kind::warn;

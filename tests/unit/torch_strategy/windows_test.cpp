@@ -1,5 +1,6 @@
 // Goal: a step of several micro-batches exchanges gradients once, and an exception in the middle of
-// one ends all ranks. Modules with nothing to train and parameters with unusual layouts work.
+// one ends all ranks. Modules with nothing to train and parameters with unusual layouts work. A
+// rank with one sample cannot train batch norm, and says so.
 #include "backends/collective/forwarding_communicator.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
@@ -242,4 +243,39 @@ TEST_CASE("a parameter with another layout on one rank is refused at the start")
   const auto ends = run_job({.recipe = recipe_for<turned_on_one>(std::make_shared<table_data>(12)),
                              .options = quick(2, 2, 3)});
   for (const auto& end : ends) CHECK_THAT(text_of(end.error), Catch::Contains("rank 1's module"));
+}
+
+// --- batch norm ----------------------------------------------------------------------------------
+
+namespace {
+
+struct full_batches : table_data {
+  using table_data::table_data;
+  data_loading loading(stage, std::int32_t) override { return {.drop_last = true}; }
+};
+
+}  // namespace
+
+TEST_CASE("a rank has one sample for batch norm: the error names drop_last, which helps") {
+  auto options = quick(2, 4, 1000);
+  options.max_epochs = 2;
+  const auto fit_of = [&](data_ptr data) {
+    return run_job(
+        {.recipe = recipe_for<regression>(std::move(data), regression_choices{.batch_norm = true}),
+         .options = options});
+  };
+  for (const std::int64_t samples : {25, 26}) {  // the rest of three batches: 1 and 0, 1 and 1
+    CAPTURE(samples);
+    const auto ends = fit_of(std::make_shared<table_data>(samples));
+    CHECK_THAT(ends[0].record.what, Catch::Contains("one sample in micro-batch 3 of the epoch") &&
+                                        Catch::Contains("set drop_last for the training data"));
+    REQUIRE(ends[0].record.causes.size() == 1);
+    CHECK_THAT(ends[0].record.causes[0].what, Catch::Contains("more than 1 value per channel"));
+    const auto full = fit_of(std::make_shared<full_batches>(samples));
+    CHECK(text_of(full[0].error) == "nothing");
+    CHECK(full[0].loop.samples == 2 * 24);
+  }
+  const auto even = fit_of(std::make_shared<table_data>(28));  // two samples each
+  CHECK(text_of(even[0].error) == "nothing");
+  CHECK(even[0].loop.samples == 2 * 28);
 }
