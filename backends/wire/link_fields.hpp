@@ -62,7 +62,7 @@ struct last_of<hooks::lr_scheduler_step::interval>
 // --- options ---------------------------------------------------------------------------------
 
 template <class F>
-void inspect(F& f, early_stopping& x) {
+void inspect(F& f, early_stopping_options& x) {
   auto& [monitor, min_delta, patience, maximize] = x;
   f(monitor, min_delta, patience, maximize);
 }
@@ -155,6 +155,11 @@ void inspect(F& f, run_figures& x) {
 template <class F>
 void inspect(F& f, hooks::plain& x) {
   f(x.at);
+}
+template <class F>
+void inspect(F& f, hooks::fit_end& x) {
+  auto& [at, why] = x;
+  f(at, why);
 }
 template <class F>
 void inspect(F& f, hooks::load_checkpoint& x) {
