@@ -108,20 +108,28 @@ toml::table parsed(const std::string& file) {
   }
 }
 
-void read_variables(reader& into, settings& values, const given& what,
+const setting* of_variable(const schema& all, const std::string& name) {
+  const auto found = std::ranges::find_if(all, [&](const setting& one) {
+    return one.variable() == name || one.former_variable() == name;
+  });
+  return found == all.end() ? nullptr : &*found;
+}
+
+// Variables last for many calls, so one that this call has no use for is no error. `others`: the
+// settings of models and data sets that are not chosen.
+void read_variables(reader& into, settings& values, const schema& others, const given& what,
                     std::vector<std::string>& notes) {
   std::vector<std::string> known;
   for (const auto& one : values.all()) known.push_back(one.variable());
   for (const auto& [name, text] : what.variables) {
-    const auto found = std::ranges::find_if(values.all(), [&, &name = name](const setting& one) {
-      return one.variable() == name || one.former_variable() == name;
-    });
-    if (found == values.all().end()) {
-      if (!belongs_to_setup(name))
-        notes.push_back(fmt::format("the variable {} names no setting{}", name, hint(name, known)));
-      continue;
+    if (const auto* one = of_variable(values.all(), name)) {
+      into.keep(values.set_text(one->key, text, {source::variable, name}));
+    } else if (const auto* other = of_variable(others, name)) {
+      notes.push_back(fmt::format("the variable {} has no effect: {} has no {}", name,
+                                  values.text(other->chooser), other->key));
+    } else if (!belongs_to_setup(name)) {
+      notes.push_back(fmt::format("the variable {} names no setting{}", name, hint(name, known)));
     }
-    into.keep(values.set_text(found->key, text, {source::variable, name}));
   }
 }
 
@@ -217,11 +225,11 @@ bool belongs_to_setup(const std::string& variable) { return variable == "TROUPE_
 namespace {
 
 // `table`: what may be set; `others`: what the choices leave out.
-resolution joined(schema table, schema others, const given& what) {
-  resolution result{settings{std::move(table), std::move(others)}, {}, {}};
+resolution joined(schema table, const schema& others, const given& what) {
+  resolution result{settings{std::move(table), others}, {}, {}};
   reader into{result.settings, result.complaints};
   for (const auto& file : what.files) into.table(parsed(file), "", file);
-  read_variables(into, result.settings, what, result.notes);
+  read_variables(into, result.settings, others, what, result.notes);
   for (const auto& text : what.assignments) read_assignment(into, result.settings, text);
   for (const auto& one : what.flags) read_flag(into, result.settings, one);
   return result;
@@ -241,7 +249,7 @@ resolution join(const schema& all, const given& what) {
   for (const auto& one : all)
     (is_with(one, chosen.text(choosers[0]), chosen.text(choosers[1])) ? table : others)
         .push_back(one);
-  return joined(std::move(table), std::move(others), what);
+  return joined(std::move(table), others, what);
 }
 
 settings settled(resolution result) {

@@ -74,6 +74,17 @@ TEST_CASE("a setting of another model or data set is refused with those of the c
                  "unknown key \"model.hiddn\" (--set); did you mean \"model.hidden\"?"));
 }
 
+TEST_CASE("a variable of another model's setting is a note, not an error", "[settings]") {
+  given what;
+  what.variables = {{"TROUPE_LEARNING_RATE", "0.1"}, {"TROUPE_DATA_DIRS", "x"}};
+  const auto result = join(with_own(), what);
+  CHECK(result.complaints.empty());
+  CHECK(result.notes ==
+        std::vector<std::string>{
+            "the variable TROUPE_DATA_DIRS names no setting; did you mean \"TROUPE_DATA_FILES\"?",
+            "the variable TROUPE_LEARNING_RATE has no effect: net has no optimizer.learning_rate"});
+}
+
 TEST_CASE("the JSON schema has each type of a key of several models", "[settings]") {
   const auto tables = nlohmann::json::parse(json_schema(with_own()))["properties"];
   const auto hidden = tables["model"]["properties"]["hidden"]["anyOf"];
