@@ -2,7 +2,19 @@
 // of LibTorch.
 #pragma once
 
+#include <memory>
 #include <troupe/learner.hpp>
+#include <vector>
 
-/// The classifier on made-up data, 32 samples per rank and micro-batch.
+namespace troupe {
+class callback_factory;
+class data_module;
+}  // namespace troupe
+
+/// The classifier on made-up data.
 troupe::recipe_ptr classifier_recipe();
+/// The classifier on other data.
+troupe::recipe_ptr classifier_on(std::shared_ptr<troupe::data_module> data);
+/// The same with callbacks.
+troupe::recipe_ptr classifier_on(std::shared_ptr<troupe::data_module> data,
+                                 std::vector<troupe::callback_factory> callbacks);
