@@ -2,14 +2,16 @@
 // includes headers of LibTorch.
 #pragma once
 
-#include <troupe/learner.hpp>
-
 #include <cstdint>
 #include <memory>
+#include <troupe/learner.hpp>
+#include <vector>
 
 namespace troupe {
+class callback_factory;
+class data_module;
 struct module;
-}
+}  // namespace troupe
 
 /// What the classifier is made of.
 struct classifier_sizes {
@@ -23,3 +25,8 @@ std::shared_ptr<troupe::module> make_classifier(const classifier_sizes& how);
 
 /// The classifier on made-up data, 32 samples per rank and micro-batch.
 troupe::recipe_ptr classifier_recipe();
+/// The classifier on other data.
+troupe::recipe_ptr classifier_on(std::shared_ptr<troupe::data_module> data);
+/// The same with callbacks.
+troupe::recipe_ptr classifier_on(std::shared_ptr<troupe::data_module> data,
+                                 std::vector<troupe::callback_factory> callbacks);

@@ -4,7 +4,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <iostream>
-#include <troupe/troupe.hpp>
+#include <troupe/call.hpp>
+#include <troupe/session.hpp>
 
 namespace asio = boost::asio;
 
