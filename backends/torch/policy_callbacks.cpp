@@ -41,23 +41,34 @@ std::string field_text(const std::optional<std::chrono::nanoseconds>& value) {
                : "none";
 }
 
-// The first field in which two policies differ.
-std::string first_difference(const checkpoint_policy& option, const checkpoint_policy& here) {
+// A field in which two policies differ, if possible one that the option does not leave as it is by
+// default.
+std::string difference(const checkpoint_policy& option, const checkpoint_policy& here) {
+  const checkpoint_policy standard;
   std::string found;
-  const auto compare = [&](std::string_view name, const auto& theirs, const auto& mine) {
-    if (found.empty() && !(theirs == mine))
-      found = fmt::format("the option checkpoint.{} is {}, and that of model_checkpoint is {}",
-                          name, field_text(theirs), field_text(mine));
+  bool is_set = false;
+  const auto compare = [&](std::string_view name, const auto& usual, const auto& theirs,
+                           const auto& mine) {
+    const bool sets = !(theirs == usual);
+    if (theirs == mine || is_set || (!found.empty() && !sets)) return;
+    is_set = sets;
+    found = fmt::format("the option checkpoint.{} is {}, and that of model_checkpoint is {}", name,
+                        field_text(theirs), field_text(mine));
   };
-  compare("enabled", option.enabled, here.enabled);
-  compare("every_epoch", option.every_epoch, here.every_epoch);
-  compare("every_n_steps", option.every_n_steps, here.every_n_steps);
-  compare("every_n_minutes", option.every, here.every);
-  compare("on_exception", option.on_exception, here.on_exception);
-  compare("keep_last", option.keep_last, here.keep_last);
-  compare("keep_best", option.keep_best, here.keep_best);
-  compare("monitor", option.monitor, here.monitor);
-  compare("mode", mode_text(option.maximize), mode_text(here.maximize));
+  const auto compare_field = [&](std::string_view name, auto field) {
+    compare(name, standard.*field, option.*field, here.*field);
+  };
+  using policy = checkpoint_policy;
+  compare_field("enabled", &policy::enabled);
+  compare_field("every_epoch", &policy::every_epoch);
+  compare_field("every_n_steps", &policy::every_n_steps);
+  compare_field("every_n_minutes", &policy::every);
+  compare_field("on_exception", &policy::on_exception);
+  compare_field("keep_last", &policy::keep_last);
+  compare_field("keep_best", &policy::keep_best);
+  compare_field("monitor", &policy::monitor);
+  compare("mode", mode_text(standard.maximize), mode_text(option.maximize),
+          mode_text(here.maximize));
   return found;
 }
 
@@ -78,7 +89,7 @@ void early_stopping::configure(trainer_options& options) const {
 void model_checkpoint::configure(trainer_options& options) const {
   if (options.fast_dev_run > 0) return;
   auto& policy = options.checkpoint;
-  if (policy != checkpoint_policy{} && policy != how_) refuse_both(first_difference(policy, how_));
+  if (policy != checkpoint_policy{} && policy != how_) refuse_both(difference(policy, how_));
   policy = how_;
 }
 

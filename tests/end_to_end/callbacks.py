@@ -67,7 +67,7 @@ def story_policies_by_callback_are_those_by_option(folder):
     by_option = os.path.join(folder, "options")
     check_code(fit(by_option, *LONG, *BY_OPTION), 0)
     expected = ending_of(by_option)
-    check_equal(expected[:2], ("stopped", 20))
+    check_equal(expected[:2], ("finished", 20))
     check_equal(expected[3], ["step-00000011", "step-00000020"])
     config = os.path.join(folder, "job.toml")
     with open(config, "w", encoding="utf-8") as f:
