@@ -28,6 +28,7 @@
 #include "troupe/data_parallel.hpp"
 #include "troupe/datasets.hpp"
 #include "troupe/hyper_parameters.hpp"
+#include "troupe/lazy.hpp"
 #include "troupe/load_module.hpp"
 #include "troupe/measures.hpp"
 #include "troupe/module.hpp"

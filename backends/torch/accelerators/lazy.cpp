@@ -1,3 +1,4 @@
+#include "troupe/lazy.hpp"
 #include "troupe/accelerator.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,6 @@
 // Goal: a fit on LibTorch's lazy tensors has the weights of a fit on the CPU, and its steps are
 // graphs of which equal ones are compiled once.
+#include "troupe/lazy.hpp"
 #include "troupe/accelerator.hpp"
 
 #include <fstream>
