@@ -19,7 +19,8 @@ std::string names_of(const metrics& logged) {
   return fmt::format("logged so far: {}", fmt::join(names, ", "));
 }
 
-bool improved(const early_stopping& options, const early_stopping_state& state, double now) {
+bool improved(const early_stopping_options& options, const early_stopping_state& state,
+              double now) {
   if (std::isnan(now)) return false;
   if (!state.has_best) return true;
   return options.maximize ? now - options.min_delta > state.best
@@ -43,7 +44,7 @@ std::size_t first_of(std::size_t size, std::int32_t limit) {
 
 }  // namespace
 
-bool check_early_stopping(const early_stopping& options, early_stopping_state& state,
+bool check_early_stopping(const early_stopping_options& options, early_stopping_state& state,
                           const metrics& logged) {
   const auto found = logged.find(options.monitor);
   if (found == logged.end())

@@ -16,7 +16,7 @@ namespace troupe {
 /// when the run is to end. Improved: better than the best so far by more than `min_delta`; the
 /// first number always is. NaN never is. Throws user_error (bad_configuration) that lists what was
 /// logged when the monitor is not among `logged`.
-bool check_early_stopping(const early_stopping& options, early_stopping_state& state,
+bool check_early_stopping(const early_stopping_options& options, early_stopping_state& state,
                           const metrics& logged);
 
 /// Where a run stands when a checkpoint may be due.

@@ -285,7 +285,7 @@ std::vector<hook> fit_machine::segment() const {
       where.stage = stage::train;
       where.epoch = loop_.epoch;
       where.step = loop_.steps;
-      hook_sequences::close(*plan_, trained_, where, out);
+      hook_sequences::close(*plan_, trained_, {where, why_}, out);
       break;
     case phase::idle:
     case phase::at_point:

@@ -41,7 +41,7 @@ struct fit_plan {
   /// Validations are in each n-th epoch; 0: the interval counts micro-batches across epochs.
   std::int64_t check_val_every_n_epoch = 1;
   std::int64_t sanity_batches = 2;  ///< per loader; negative: all
-  std::vector<early_stopping> stop_early;
+  std::vector<early_stopping_options> stop_early;
   checkpoint_policy checkpoint;
   /// The checkpoint a fit goes on from, or whose weights are evaluated; empty: none.
   std::string resume;

@@ -203,10 +203,10 @@ void checkpoint(const optimizer_facts& facts, const position& at, const loop_sta
   out.emplace_back(save_checkpoint{at, loop});
 }
 
-void close(const fit_plan& plan, bool trained, const position& at, hook_list& out) {
-  if (trained) append<on_train_end>(at, out);
+void close(const fit_plan& plan, bool trained, const hooks::fit_end& end, hook_list& out) {
+  if (trained) out.emplace_back(on_train_end{end});
   append<post_dispatch>(position{}, out);
-  if (is_fit(plan)) append<on_fit_end>(position{}, out);
+  if (is_fit(plan)) out.emplace_back(on_fit_end{{position{}, end.why}});
 }
 
 }  // namespace troupe::hook_sequences

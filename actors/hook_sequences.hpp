@@ -51,6 +51,6 @@ void close_evaluation(const position& at, hook_list& out);
 void checkpoint(const optimizer_facts& facts, const position& at, const loop_state& loop,
                 hook_list& out);
 /// [on_train_end], post_dispatch, [on_fit_end].
-void close(const fit_plan& plan, bool trained, const position& at, hook_list& out);
+void close(const fit_plan& plan, bool trained, const hooks::fit_end& end, hook_list& out);
 
 }  // namespace troupe::hook_sequences

@@ -189,6 +189,10 @@ void refuse_without_gpus(const trainer_options& options) {
 
 }  // namespace
 
+void configure(job& what) {
+  if (what.recipe) what.recipe->configure(what.options);
+}
+
 // A launcher's ranks may be on several hosts: each of them looks for its own device.
 void settle_devices(job& what) {
   if (!what.recipe) return;
@@ -200,7 +204,9 @@ void settle_devices(job& what) {
 }
 
 void check_job(const job& what, const ports& world) {
-  auto found = with_checkpoint_found(what, world);
+  auto asked = what;
+  configure(asked);
+  auto found = with_checkpoint_found(std::move(asked), world);
   settle_devices(found);
   found.options.ranks = shards_of(found, world);
   checked_plan(found);

@@ -30,6 +30,8 @@ std::int64_t step_resumed_at(const std::string& checkpoint);
 /// (learner_recipe::check_fit). Changes nothing. Reads checkpoint, model and data, so it takes as
 /// long as the start of a rank.
 void check_job(const job& what, const ports& world);
+/// Calls learner_recipe::configure.
+void configure(job& what);
 /// Calls learner_recipe::settle_devices for the ranks of this host. `what.options.ranks` is not the
 /// number of shards yet.
 void settle_devices(job& what);

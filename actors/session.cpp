@@ -263,6 +263,7 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   const auto events = what.events;
   const auto started = what.started;
   stream_end unless_started{events};
+  configure(what);
   setup.what = with_checkpoint_found(std::move(what), world);
   const auto target = target_of(setup.what);
   setup.what.observers.push_back(job_follower::observe(target->follower));

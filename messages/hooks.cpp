@@ -31,6 +31,9 @@ struct extras {
   std::ostream& out;
 
   void operator()(const hooks::plain&) const {}
+  void operator()(const hooks::fit_end& x) const {
+    if (x.why != stop_reason::none) out << " by " << to_string(x.why);
+  }
   void operator()(const hooks::load_checkpoint& x) const { out << " from " << x.path; }
   void operator()(const hooks::on_exception& x) const { out << " " << x.type << ": " << x.what; }
   void operator()(const hooks::teardown& x) const {

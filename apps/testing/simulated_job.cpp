@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/checkpointer.hpp"
+#include "actors/job_check.hpp"
 #include "actors/remote_rank.hpp"
 #include "actors/time_knob.hpp"
 #include "apps/testing/delivery.hpp"
@@ -97,6 +98,7 @@ simulated_job::~simulated_job() { simulation_.clear(); }
 
 void simulated_job::begin(job what) {
   outcome_.reset();
+  configure(what);
   process_count_ = what.options.ranks;
   what.options.ranks = what.options.elastic.shards.value_or(process_count_);
   supervisor_node_ = simulation_.add_node(0, "supervisor");

@@ -1,6 +1,7 @@
 #include "actors/deciders.hpp"
 #include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
+#include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/output_file.hpp"
 #include "apps/troupe/run_folder.hpp"
 #include "apps/troupe/settings_sources.hpp"
@@ -11,6 +12,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
+
+#include <algorithm>
 
 namespace troupe::program {
 
@@ -99,9 +102,9 @@ program_end verify(const std::string& path, bool json, console& screen) {
   return {};
 }
 
-// What the run compares its checkpoints by, as its config.toml says; no monitor if that is not
-// there.
-checkpoint_policy policy_of(const std::string& run, const schema& known, console& screen) {
+// What the run compares its checkpoints by, as its config.toml says, callbacks included; no monitor
+// if that is not there.
+checkpoint_policy policy_of(const std::string& run, const schema& known, const context& around) {
   checkpoint_policy policy;
   policy.monitor.clear();
   const auto file = std::filesystem::path{run} / config_file;
@@ -110,10 +113,14 @@ checkpoint_policy policy_of(const std::string& run, const schema& known, console
     given of_run;
     of_run.files = {file.string()};
     const auto read = join(known, of_run).settings;
-    policy.monitor = read.text("checkpoint.monitor");
-    policy.maximize = read.text("checkpoint.mode") == "max";
+    auto options = options_of(read);
+    const auto what = learning_of(read);
+    if (std::ranges::any_of(what.callbacks, is_model_checkpoint))
+      around.learning.recipe(what)->configure(options);
+    policy.monitor = options.checkpoint.monitor;
+    policy.maximize = options.checkpoint.maximize;
   } catch (const user_error& error) {
-    screen.note(fmt::format("note: the best checkpoint is not marked: {}", error.what()));
+    around.screen.note(fmt::format("note: the best checkpoint is not marked: {}", error.what()));
   }
   return policy;
 }
@@ -135,10 +142,11 @@ std::optional<std::int64_t> best_step(const std::vector<listed_checkpoint>& all,
   return best ? std::optional{best->step} : std::nullopt;
 }
 
-program_end list(const std::string& run, bool json, const schema& known, console& screen) {
+program_end list(const std::string& run, bool json, const schema& known, const context& around) {
+  auto& screen = around.screen;
   const auto all = list_checkpoints(run);
   if (all.empty()) screen.note(fmt::format("note: {} holds no checkpoint", run));
-  const auto policy = policy_of(run, known, screen);
+  const auto policy = policy_of(run, known, around);
   const auto best = best_step(all, policy);
   for (const auto& one : all) {
     const bool good = one.damage.empty();
@@ -201,8 +209,8 @@ void add_checkpoint(const command& app, const schema& all, const context& around
   reading("inspect", "what a checkpoint's manifest says", "PATH", inspect);
   reading("verify", "reads every byte and compares the hashes", "PATH", verify);
   reading("list", "the checkpoints of a run, the best and the latest named", "RUN_DIR",
-          [&all](const std::string& run, bool json, console& screen) {
-            return list(run, json, all, screen);
+          [&all, &around](const std::string& run, bool json, console&) {
+            return list(run, json, all, around);
           });
 
   auto what = std::make_shared<export_question>();

@@ -42,7 +42,10 @@ public:
 
   // A fit whose parts `change` changes before it runs.
   job_outcome run(const std::function<void(learning&, trainer_options&)>& change) {
-    auto fit = shared_job(settings_, around_, change);
+    auto fit = shared_job(settings_, around_, [&](learning& of, trainer_options& options) {
+      std::erase_if(of.callbacks, is_model_checkpoint);
+      change(of, options);
+    });
     take_place(fit, around_.place);
     fit.purpose = stage::train;
     for (auto& make : progress_of(settings_, around_)) fit.observers.push_back(std::move(make));

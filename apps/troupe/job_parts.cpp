@@ -216,6 +216,10 @@ void check_place(const settings& s) {
                                  placement));
 }
 
+bool is_model_checkpoint(std::string_view callback) {
+  return callback.substr(0, callback.find(',')) == "model_checkpoint";
+}
+
 // Words that the schema reads and that this build never trains on.
 void check_accelerator(const settings& s, const catalog& learning) {
   const auto wanted = s.text("accelerator");
@@ -231,6 +235,21 @@ void check_accelerator(const settings& s, const catalog& learning) {
                                wanted, names));
 }
 
+namespace {
+
+// The program has no option of the job for it: without a run's folder nothing is written.
+void refuse_policy_without_files(const settings& s, const learning& what) {
+  if (s.flag("enable_checkpointing")) return;
+  const auto found = std::ranges::find_if(what.callbacks, is_model_checkpoint);
+  if (found == what.callbacks.end()) return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("enable_checkpointing is false, and the callback \"{}\" says which "
+                               "checkpoints are written: leave one of them out",
+                               *found));
+}
+
+}  // namespace
+
 job shared_job(const settings& s, const context& around,
                const std::function<void(learning&, trainer_options&)>& change) {
   check_place(s);
@@ -239,6 +258,7 @@ job shared_job(const settings& s, const context& around,
   shared.options = options_of(s);
   auto learns = learning_of(s);
   if (change) change(learns, shared.options);
+  refuse_policy_without_files(s, learns);
   shared.recipe = around.learning.recipe(learns);
   shared.recipe_text = recipe_text(learns);
   if (s.is_set("init_weights")) shared.initial = read_weights(s.text("init_weights"));

@@ -8,12 +8,16 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 namespace troupe::program {
 
 /// The options of a job. Throws user_error for impossible faults.
 trainer_options options_of(const settings& s);
 learning learning_of(const settings& s);
+
+/// Whether a callback's text (learning::callbacks) sets the policy of checkpoints.
+bool is_model_checkpoint(std::string_view callback);
 
 /// Throws user_error for settings that this program does not support: bad_configuration for a
 /// placement; device for an accelerator, a communicator or devices.

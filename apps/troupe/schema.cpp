@@ -145,7 +145,8 @@ void add_reports(schema& s, const trainer_options& d) {
       "test and predict in LibTorch's inference mode, else without gradients only");
   add(s, "callbacks", kind::texts, words{}, "--callback",
       "NAME[,KEY=VALUE...], may repeat: lr_monitor, gradient_norms, throughput, device_stats, "
-      "ranks, timer, ema, swa")
+      "ranks, timer, ema, swa, early_stopping, model_checkpoint, "
+      "gradient_accumulation_scheduler")
       .shape = "NAME";
   add(s, "logger", kind::words, words{"csv"}, "--logger",
       "files with the metrics of a run; several with commas", {"csv", "tensorboard"});
@@ -347,7 +348,7 @@ void add_policies(schema& s, const trainer_options& d) {
   add(s, "checkpoint.monitor", kind::text, c.monitor, "", "the metric that keep_best compares")
       .shape = "METRIC";
   add(s, "checkpoint.mode", kind::choice, "min", "", "which of its values is best", directions);
-  const early_stopping e;
+  const early_stopping_options e;
   add(s, "early_stopping.monitor", kind::text, unset, "",
       "stop when this metric no longer improves; off by default")
       .shape = "METRIC";

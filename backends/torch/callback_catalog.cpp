@@ -15,6 +15,9 @@ namespace troupe {
 
 namespace {
 
+/// In place of the options' names: each is the number of an epoch.
+constexpr std::string_view epoch_option = "EPOCH";
+
 /// The options of one text.
 class given_options {
 public:
@@ -25,7 +28,7 @@ public:
       rest.remove_prefix(std::min(rest.size(), one.size() + 1));
       const auto equals = one.find('=');
       const auto key = one.substr(0, equals);
-      if (equals == one.npos || std::ranges::find(of.options, key) == of.options.end())
+      if (equals == one.npos || !is_option(key, of))
         refuse(fmt::format("\"{}\" is no option of {}: {}", one, of.name,
                            of.options.empty() ? std::string{"it has none"}
                                               : fmt::format("give KEY=VALUE with one of {}",
@@ -59,8 +62,27 @@ public:
     return found->second;
   }
   bool has(std::string_view key) const { return values_.contains(key); }
+  /// All options, whose keys are numbers.
+  std::map<std::int64_t, std::int64_t> numbered() const {
+    std::map<std::int64_t, std::int64_t> all;
+    for (const auto& [key, word] : values_) {
+      std::int64_t number = 0;
+      std::from_chars(key.data(), key.data() + key.size(), number);
+      read(key, all[number]);
+    }
+    return all;
+  }
 
 private:
+  static bool is_option(std::string_view key, const callback_entry& of) {
+    const auto known = [&](std::string_view one) {
+      return std::ranges::find(of.options, one) != of.options.end();
+    };
+    std::int64_t number = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), number);
+    return known(key) ||
+           (known(epoch_option) && error == std::errc{} && end == key.data() + key.size());
+  }
   [[noreturn]] void refuse(const std::string& why) const {
     throw user_error(errc::bad_configuration, fmt::format("callback \"{}\": {}", text_, why));
   }
@@ -128,6 +150,37 @@ callback_factory make_stochastic(const given_options& given) {
   return stochastic_weight_averaging{how};
 }
 
+callback_factory make_stopping(const given_options& given) {
+  early_stopping_options how;
+  given.read("monitor", how.monitor);
+  given.read("min_delta", how.min_delta);
+  given.read("patience", how.patience);
+  how.maximize = given.one_of("mode", {"min", "max"}) == "max";
+  return early_stopping{how};
+}
+
+callback_factory make_checkpoints(const given_options& given) {
+  checkpoint_policy how;
+  given.read("every_epoch", how.every_epoch);
+  if (given.has("every_n_steps")) given.read("every_n_steps", how.every_n_steps.emplace());
+  if (given.has("every_n_minutes")) {
+    double minutes = 0;
+    given.read("every_n_minutes", minutes);
+    how.every = std::chrono::duration_cast<std::chrono::nanoseconds>(
+        std::chrono::duration<double, std::ratio<60>>{std::clamp(minutes, 0.0, 1e6)});
+  }
+  given.read("on_exception", how.on_exception);
+  given.read("keep_last", how.keep_last);
+  given.read("keep_best", how.keep_best);
+  given.read("monitor", how.monitor);
+  how.maximize = given.one_of("mode", {"min", "max"}) == "max";
+  return model_checkpoint{how};
+}
+
+callback_factory make_accumulation(const given_options& given) {
+  return gradient_accumulation_scheduler{given.numbered()};
+}
+
 callback_factory make_range(const given_options& given) {
   learning_rate_range_options how;
   given.read("min", how.min);
@@ -179,6 +232,19 @@ const std::vector<maker>& makers() {
         "validates and saves the mean of the last epochs' weights",
         {"start", "start_epoch", "learning_rate", "annealing_epochs", "annealing"}},
        make_stochastic},
+      {{"early_stopping",
+        "ends the run when a metric no longer improves",
+        {"monitor", "min_delta", "patience", "mode"}},
+       make_stopping},
+      {{"model_checkpoint",
+        "decides when checkpoints are written, and which are kept",
+        {"every_epoch", "every_n_steps", "every_n_minutes", "on_exception", "keep_last",
+         "keep_best", "monitor", "mode"}},
+       make_checkpoints},
+      {{"gradient_accumulation_scheduler",
+        "accumulates another number of batches from an epoch on",
+        {epoch_option}},
+       make_accumulation},
       {{"lr_range",
         "raises the learning rate step by step, as troupe tune does",
         {"min", "max", "steps", "growth", "stop_at"}},

@@ -18,6 +18,24 @@ namespace troupe {
 
 std::string callback::state_key() const { return c10::demangle(typeid(*this).name()); }
 
+namespace {
+
+// A rank's callback that would decide otherwise than the job that has begun.
+void refuse_changed_options(const callback& one, const trainer_options& of_job) {
+  auto again = of_job;
+  one.configure(again);
+  again.ranks = of_job.ranks;  // the number of shards
+  again.accelerator = of_job.accelerator;
+  again.devices = of_job.devices;
+  if (again == of_job) return;
+  throw user_error(errc::bad_configuration,
+                   "it changes the options of a job whose ranks have started: give the callback "
+                   "itself, in each program of the job, and not a function that makes it; and let "
+                   "configure change nothing when it is called again");
+}
+
+}  // namespace
+
 callback_list::callback_list(const std::vector<callback_factory>& factories,
                              const learner_context& about) {
   for (std::size_t i = 0; i < factories.size(); ++i) {
@@ -27,6 +45,14 @@ callback_list::callback_list(const std::vector<callback_factory>& factories,
           errc::job_failed,
           fmt::format("the factory of callback {} made no callback: return one per call", i));
   }
+  each([&](const callback& one) { refuse_changed_options(one, about.options); });
+}
+
+void callback_list::configure(const std::vector<callback_factory>& factories,
+                              trainer_options& options) {
+  for (const auto& make : factories)
+    if (const auto* one = make.original())
+      use(*one, [&](const callback& held) { held.configure(options); });
 }
 
 bool callback_list::reads_gradients() const {

@@ -33,6 +33,10 @@ struct kept_callbacks {
 /// Used by the rank's lane only.
 class callback_list {
 public:
+  /// Calls callback::configure of the callbacks that ranks get copies of. What one throws names it.
+  static void configure(const std::vector<callback_factory>& factories, trainer_options& options);
+
+  /// Throws user_error (bad_configuration) if a callback changes the options again.
   callback_list(const std::vector<callback_factory>& factories, const learner_context& about);
 
   bool empty() const { return all_.empty(); }
@@ -62,15 +66,17 @@ public:
   void return_to(module& m, const kept_callbacks& from) const;
 
 private:
+  template <class Callback, class F>
+  static void use(Callback& one, F what) {
+    try {
+      what(one);
+    } catch (...) {
+      rethrow_as_of(one);
+    }
+  }
   template <class F>
   void each(F what) const {
-    for (const auto& one : all_) {
-      try {
-        what(*one);
-      } catch (...) {
-        rethrow_as_of(*one);
-      }
-    }
+    for (const auto& one : all_) use(*one, what);
   }
   [[noreturn]] static void rethrow_as_of(const callback& who);
 

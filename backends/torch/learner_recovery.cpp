@@ -215,6 +215,7 @@ void torch_learner::handle(const hooks::rewind&) {
     refuse_to_rewind("a callback's on_train_batch_end did not return after the step");
   check_schedulers();
   forget_step();
+  why_ended_ = stop_reason::none;
   return_to_point();
   outcome_->state_digest = own_state().digest;
 }
@@ -373,6 +374,7 @@ std::string torch_learner::transferred_text() {
 }
 
 void torch_learner::handle(const hooks::restore_state& h) {
+  why_ended_ = stop_reason::none;
   const bool gives = std::ranges::binary_search(h.donors, about_.rank);
   std::optional<replica_state> mine;
   if (gives) {

@@ -355,7 +355,8 @@ void torch_learner::handle(const hooks::on_train_epoch_end& h) {
   done_.batch = done_.cursor = 0;
 }
 
-void torch_learner::handle(const hooks::on_train_end&) {
+void torch_learner::handle(const hooks::on_train_end& h) {
+  why_ended_ = h.why;
   if (!steps_reported_) report_steps();
   report_non_finite();
   report(epoch_book_);

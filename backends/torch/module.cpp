@@ -180,6 +180,10 @@ void module::stop() {
   if (services_) services_->stop();
 }
 
+stop_reason module::why_ended() const {
+  return services_ ? services_->why_ended() : stop_reason::none;
+}
+
 const position& module::at() const {
   static const position nowhere;
   return services_ ? services_->at() : nowhere;

@@ -316,7 +316,8 @@ void torch_learner::set_up_precision() {
 void torch_learner::handle(const hooks::on_fit_start&) {
   notify(&callback::on_fit_start, &troupe::module::on_fit_start, &strategy::on_fit_start);
 }
-void torch_learner::handle(const hooks::on_fit_end&) {
+void torch_learner::handle(const hooks::on_fit_end& h) {
+  why_ended_ = h.why;
   notify(&callback::on_fit_end, &troupe::module::on_fit_end, &strategy::on_fit_end);
 }
 
@@ -383,6 +384,10 @@ public:
   const tensor_bytes* tensors() const override { return &torch_tensor_bytes(); }
   exception_text text_of_exceptions() const override { return text_without_frames; }
   std::shared_ptr<const checkpoint_io> checkpoints() const override { return plugins_.checkpoints; }
+
+  void configure(trainer_options& options) const override {
+    callback_list::configure(plugins_.callbacks, options);
+  }
 
   void settle_devices(trainer_options& options, std::int32_t ranks) const override {
     const auto chosen = choose_devices(plugins_.accelerators, options, ranks);

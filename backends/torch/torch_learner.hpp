@@ -79,6 +79,7 @@ private:
   void log(std::string_view name, double sum, double count, const log_options& how) override;
   void queue(value what) override;
   void stop() override { wants_stop_ = true; }
+  stop_reason why_ended() const override { return why_ended_; }
   std::int64_t samples() const override { return batch_.samples(); }
   const value& hiddens() const override { return hiddens_; }
   void save(const std::string& path, const value& storage_options) override;
@@ -314,6 +315,7 @@ private:
   bool finite_ = true;                 // the losses of the step in progress, so far
   std::int64_t non_finite_steps_ = 0;  // with a loss that was infinite or no number
   bool wants_stop_ = false;
+  stop_reason why_ended_ = stop_reason::none;
   std::chrono::nanoseconds waited_{0};  // reported so far
 
   bool manual_ = false;     // the module trains itself

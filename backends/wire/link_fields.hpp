@@ -60,7 +60,7 @@ struct last_of<hooks::lr_scheduler_step::interval>
 // --- options ---------------------------------------------------------------------------------
 
 template <class F>
-void inspect(F& f, early_stopping& x) {
+void inspect(F& f, early_stopping_options& x) {
   auto& [monitor, min_delta, patience, maximize] = x;
   f(monitor, min_delta, patience, maximize);
 }
@@ -153,6 +153,11 @@ void inspect(F& f, run_figures& x) {
 template <class F>
 void inspect(F& f, hooks::plain& x) {
   f(x.at);
+}
+template <class F>
+void inspect(F& f, hooks::fit_end& x) {
+  auto& [at, why] = x;
+  f(at, why);
 }
 template <class F>
 void inspect(F& f, hooks::load_checkpoint& x) {

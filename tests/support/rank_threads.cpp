@@ -107,7 +107,9 @@ private:
 
 }  // namespace
 
-std::vector<rank_end> run_job(const test_job& job) {
+std::vector<rank_end> run_job(const test_job& given) {
+  auto job = given;
+  job.recipe->configure(job.options);
   std::vector<rank_end> ends(job.options.ranks);
   const auto outside = on_ranks(job.options.ranks, [&](auto rank, const auto& group) {
     learner_context context;

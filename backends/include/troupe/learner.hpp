@@ -42,7 +42,8 @@ struct learner_context {
   std::int32_t world = 1;
   /// The same on all ranks.
   job_id job;
-  /// The job's, with `accelerator` and `devices` settled (learner_recipe::settle_devices).
+  /// The job's, as learner_recipe::configure left them, with `accelerator` and `devices` settled
+  /// (learner_recipe::settle_devices).
   trainer_options options;
   /// `fit`, `validate`, `test`, `predict` or `call`: what the run is for.
   troupe::stage purpose = stage::train;
@@ -99,6 +100,9 @@ public:
   /// The format of this job's checkpoints, for the learners that read them and for the checkpointer
   /// that writes them. Null: the one of the session's ports (`ports::checkpoints`).
   virtual std::shared_ptr<const checkpoint_io> checkpoints() const { return nullptr; }
+  /// Changes the job's options as parts of the recipe ask (callback::configure). Called once for
+  /// each job before anything else. Throws user_error if the options contradict them.
+  virtual void configure(trainer_options& options) const { (void)options; }
   /// Replaces `accelerator` and `devices` of the options by what they mean on this host, for
   /// `ranks` ranks on it (0: unknown, a launcher places them). Called for each job before ranks
   /// start and before anything is written. Throws user_error (device) with the reason and the fix.

@@ -22,7 +22,8 @@ using batch_limit = std::variant<std::int64_t, double>;
 
 /// Stops the run when `monitor` has not improved by `min_delta` for `patience` checks. Each end of
 /// a validation is a check. A monitor that was not logged is an error that lists the logged names.
-struct early_stopping {
+/// An entry of trainer_options::stop_early, or the callback early_stopping (troupe/callbacks.hpp).
+struct early_stopping_options {
   /// A logged name.
   std::string monitor = "val/loss";
   /// The least change that counts as an improvement; at least 0.
@@ -31,10 +32,11 @@ struct early_stopping {
   std::int32_t patience = 3;
   /// Whether a greater value is better.
   bool maximize = false;
-  friend bool operator==(const early_stopping&, const early_stopping&) = default;
+  friend bool operator==(const early_stopping_options&, const early_stopping_options&) = default;
 };
 
-/// When snapshots are taken and which checkpoints are kept.
+/// When snapshots are taken and which checkpoints are kept: trainer_options::checkpoint, or the
+/// callback model_checkpoint (troupe/callbacks.hpp).
 ///
 /// Training does not wait for the disk. While one checkpoint is written, a newer snapshot replaces
 /// the one that waits, but never one that `keep_best` would keep (at most four of those wait). So
@@ -349,7 +351,7 @@ struct trainer_options {
   device_choice devices;
   bool one_hook_per_run = false;  ///< the lane answers after every hook, for tests and observers
   /// Each of them may end the run.
-  std::vector<early_stopping> stop_early;
+  std::vector<early_stopping_options> stop_early;
   /// Of a fit with job_context::run_folder.
   checkpoint_policy checkpoint;
   /// Deadlines of the job.

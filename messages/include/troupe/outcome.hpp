@@ -14,11 +14,6 @@
 
 namespace troupe {
 
-/// Why a run ended early; `none`: it did not.
-enum class stop_reason : std::uint8_t { none, hook, early_stopping, caller, interrupt, terminate };
-/// The enumerator's name.
-std::string_view to_string(stop_reason r);
-
 /// How fast a rank trained, by the monotonic clock of its ports.
 struct run_figures {
   double seconds_to_first_step = 0;   ///< since the rank's actor began

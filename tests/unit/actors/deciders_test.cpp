@@ -20,14 +20,14 @@ namespace {
 constexpr auto not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 // The number of checks of `values` after which the run stops; 0: it does not stop.
-std::size_t stops_after(const early_stopping& options, const std::vector<double>& values) {
+std::size_t stops_after(const early_stopping_options& options, const std::vector<double>& values) {
   early_stopping_state state;
   for (std::size_t i = 0; i < values.size(); ++i)
     if (check_early_stopping(options, state, {{"val/loss", values[i]}})) return i + 1;
   return 0;
 }
 
-early_stopping patient(std::int32_t checks, double min_delta = 0, bool maximize = false) {
+early_stopping_options patient(std::int32_t checks, double min_delta = 0, bool maximize = false) {
   return {"val/loss", min_delta, checks, maximize};
 }
 

@@ -426,13 +426,41 @@ TEST_CASE("a callback made from a text is the one made from its options") {
   CHECK(by_name->weights_digest == by_options->weights_digest);
   CHECK(by_name->weights_digest != job.run({named_callback("ema")})[0].snapshot->weights_digest);
   for (const auto& entry : callback_catalog())
-    if (entry.name != "timer") CHECK_NOTHROW(named_callback(entry.name));
+    if (entry.name != "timer" && entry.name != "gradient_accumulation_scheduler")
+      CHECK_NOTHROW(named_callback(entry.name));
   const auto last = job.run({named_callback("gradient_norms,norm=inf,each=false"),
                              named_callback("timer,max_seconds=1000,every=epoch"),
                              named_callback("swa,start_epoch=1,annealing=linear")})[0]
                         .loop.last;
   CHECK(last.contains("grad_inf_norm_total"));
   CHECK_FALSE(last.contains("grad_inf_norm/net.0.weight"));
+}
+
+TEST_CASE("policies made from texts are those made from options") {
+  const auto options_by = [](std::vector<callback_factory> all) {
+    trainer_options options;
+    recipe_for<regression>(torch_plugins{.callbacks = std::move(all)}, data_ptr{})
+        ->configure(options);
+    return options;
+  };
+  CHECK(
+      options_by({named_callback("early_stopping,monitor=val/a,min_delta=0.5,patience=7,mode=max"),
+                  named_callback("gradient_accumulation_scheduler,0=4,4=2"),
+                  named_callback("model_checkpoint,every_epoch=false,every_n_steps=5,"
+                                 "every_n_minutes=1.5,on_exception=true,keep_last=4,keep_best=6,"
+                                 "monitor=val/a,mode=max")}) ==
+      options_by({early_stopping{{"val/a", 0.5, 7, true}},
+                  gradient_accumulation_scheduler{{0, 4}, {4, 2}},
+                  model_checkpoint{{.every_epoch = false,
+                                    .every_n_steps = 5,
+                                    .every = 90s,
+                                    .on_exception = true,
+                                    .keep_last = 4,
+                                    .keep_best = 6,
+                                    .monitor = "val/a",
+                                    .maximize = true}}}));
+  CHECK(options_by({named_callback("model_checkpoint"), named_callback("early_stopping")}) ==
+        options_by({early_stopping{}}));
 }
 
 TEST_CASE("impossible texts of callbacks are user_errors that list what is possible") {
@@ -449,6 +477,11 @@ TEST_CASE("impossible texts of callbacks are user_errors that list what is possi
       row{"ema,decay=2", "decay is not between 0 and 1"},
       row{"lr_monitor,every=day", "use one of step, epoch"},
       row{"lr_monitor,log_momentum=1", "use one of false, true"},
-      row{"device_stats,a=1", "it has none"}, row{"timer", "max_time is not positive"});
+      row{"early_stopping,mode=least", "use one of min, max"},
+      row{"gradient_accumulation_scheduler", "the schedule is empty"},
+      row{"gradient_accumulation_scheduler,first=4", "give KEY=VALUE with one of EPOCH"},
+      row{"gradient_accumulation_scheduler,0=many", "is no number without a point"},
+      row{"ema,0=4", "\"0=4\" is no option of ema"}, row{"device_stats,a=1", "it has none"},
+      row{"timer", "max_time is not positive"});
   CHECK_THROWS_WITH(named_callback(one.text), Catch::Contains(one.error));
 }

@@ -1,11 +1,13 @@
-// Goal: the snippets of docs/callbacks.md compile, and do in real jobs what the page says. A fit of
-// a LibTorch module through the trainer writes a program's own checkpoint format, and a fit that
-// resumes through that format ends in the bytes of a fit without an interruption.
+// Goal: the snippets of docs/callbacks.md compile, and do in real jobs what the page says. Policies
+// given as callbacks are those of the options. A fit of a LibTorch module through the trainer
+// writes a program's own checkpoint format, and a fit that resumes through that format ends in the
+// bytes of a fit without an interruption.
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -37,6 +39,22 @@ troupe::job averaged_job(troupe::data_ptr data) {
   job.recipe = troupe::recipe_for<classifier>(with, data);
   return job;
 }
+
+troupe::torch_plugins with_policies() {
+  return {.callbacks = {
+              troupe::early_stopping{{.monitor = "val/loss", .min_delta = 100, .patience = 3}},
+              troupe::model_checkpoint{{.every_epoch = false, .every_n_steps = 3, .keep_last = 2}},
+              troupe::gradient_accumulation_scheduler{{0, 2}, {1, 4}}}};
+}
+
+/// Ends the fit after so many steps.
+struct short_fit : troupe::callback {
+  explicit short_fit(std::int64_t steps) : steps_(steps) {}
+  void configure(troupe::trainer_options& options) const override { options.max_steps = steps_; }
+
+private:
+  std::int64_t steps_;
+};
 
 troupe::callback_factory says_epochs(std::shared_ptr<std::vector<std::string>> into) {
   return troupe::lambda_callback{{.on_train_epoch_end = [=](troupe::module& m, std::int64_t epoch) {
@@ -101,6 +119,206 @@ TEST_CASE("a lambda callback and an own one take part in a job") {
   CHECK(outcome.loop.steps == 2);
   CHECK(outcome.last.at("higher") == 2);
   CHECK(said->front() == "epoch 0");
+}
+
+// --- policies as callbacks -----------------------------------------------------------------------
+
+namespace {
+
+/// Fits into folders of their own: 4 batches in each of at most 9 epochs, and a validation.
+struct policy_fits {
+  temporary_folder folder;
+  data_ptr data = std::make_shared<table_data>(32, 4, 8);
+  trainer_options options = [] {
+    auto all = quick(2, 4, 400);
+    all.max_epochs = 9;
+    return all;
+  }();
+
+  job_outcome run(const std::string& name, const torch_plugins& with, const trainer_options& how,
+                  std::optional<std::string> resume = std::nullopt) const {
+    trainer by{how, {.run_folder = run_of(name), .resume = std::move(resume)}};
+    auto outcome = by.fit<regression>(with, data);
+    outcome.rethrow();
+    return outcome;
+  }
+  std::string run_of(const std::string& name) const { return (folder.path() / name).string(); }
+  std::set<std::string> kept(const std::string& name) const {
+    std::set<std::string> all;
+    for (const auto& one :
+         std::filesystem::directory_iterator{folder.path() / name / "checkpoints"})
+      all.insert(one.path().filename().string());
+    return all;
+  }
+};
+
+/// The same policies as those of with_policies().
+trainer_options policies_of(trainer_options all) {
+  all.stop_early = {{.monitor = "val/loss", .min_delta = 100, .patience = 3}};
+  all.checkpoint = {.every_epoch = false, .every_n_steps = 3, .keep_last = 2};
+  all.accumulate_schedule = {{0, 2}, {1, 4}};
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("policies given as callbacks are those of the options, also where a rank is lost") {
+  policy_fits fits;
+  const auto expected = fits.run("options", {}, policies_of(fits.options));
+  CHECK(expected.why == stop_reason::early_stopping);
+  CHECK(expected.loop.steps == 5);  // 2 in the first epoch, 1 in each of three
+  for (const bool lost : {false, true}) {
+    CAPTURE(lost);
+    const std::string name = lost ? "lost" : "whole";
+    auto how = fits.options;
+    how.elastic.max_restarts = lost ? 2 : 0;
+    if (lost) how.faults = {{.rank = 1, .hook = "training_step", .step = 3}};
+    const auto now = fits.run(name, with_policies(), how);
+    CHECK(now.restarts == (lost ? 1 : 0));
+    CHECK(now.why == expected.why);
+    CHECK(now.loop == expected.loop);
+    CHECK(now.weights->weights_digest == expected.weights->weights_digest);
+    CHECK(fits.kept(name) == fits.kept("options"));
+  }
+  CHECK(fits.kept("options") ==
+        std::set{checkpoint_folder_name(3), checkpoint_folder_name(5), std::string{latest_link}});
+  const auto without = fits.run("without", {}, fits.options);
+  CHECK(without.loop.steps == 36);
+}
+
+TEST_CASE("a resumed fit goes on with the state of a callback that stops early") {
+  policy_fits fits;
+  const auto whole = fits.run("whole", with_policies(), fits.options);
+  auto some = fits.options;
+  some.max_steps = 3;  // after two checks
+  CHECK(fits.run("parts", with_policies(), some).why == stop_reason::none);
+  const auto rest = fits.run("parts", with_policies(), fits.options, "latest");
+  CHECK(rest.why == stop_reason::early_stopping);
+  CHECK(rest.loop == whole.loop);
+  CHECK(rest.weights->weights_digest == whole.weights->weights_digest);
+}
+
+TEST_CASE("a callback and an option that contradict each other: the error names both") {
+  struct row {
+    callback_factory callback;
+    std::function<void(trainer_options&)> set;
+    std::vector<std::string> parts;
+  };
+  const early_stopping stops{{.monitor = "a", .patience = 5}};
+  const model_checkpoint saves{{.keep_last = 2, .monitor = "a", .maximize = true}};
+  const gradient_accumulation_scheduler accumulates{{0, 4}, {4, 2}};
+  const std::vector<row> all{
+      {stops,
+       [](auto& o) {
+         o.stop_early = {{.monitor = "b"}, {.monitor = "a"}};
+       },
+       {"early_stopping: an entry of the option stop_early", "monitors \"a\" with patience 3",
+        "this early_stopping with patience 5"}},
+      {saves,
+       [](auto& o) { o.checkpoint.every_n_steps = 7; },
+       {"the option checkpoint.every_n_steps is 7, and that of model_checkpoint is none"}},
+      {saves,
+       [](auto& o) { o.checkpoint = {.keep_last = 2, .monitor = "a"}; },
+       {"the option checkpoint.mode is min, and that of model_checkpoint is max"}},
+      {saves,
+       [](auto& o) { o.checkpoint.enabled = false; },
+       {"the option checkpoint.enabled is false, and that of model_checkpoint is true"}},
+      {accumulates,
+       [](auto& o) { o.accumulate_grad_batches = 3; },
+       {"the option accumulate_grad_batches is 3", "gradient_accumulation_scheduler is 0:4,4:2"}},
+      {accumulates,
+       [](auto& o) {
+         o.accumulate_schedule = {{1, 2}};
+       },
+       {"the option accumulate_schedule is 1:2", "gradient_accumulation_scheduler is 0:4,4:2"}}};
+  for (const auto& [callback, set, parts] : all) {
+    trainer_options options;
+    set(options);
+    torch_plugins with;
+    with.callbacks.push_back(callback);
+    const auto outcome =
+        trainer{options}.fit<regression>(with, data_ptr{std::make_shared<table_data>(16)});
+    REQUIRE(outcome.failed_with);
+    CHECK(outcome.failed_with->record.code == errc::bad_configuration);
+    for (const auto& part : parts)
+      CHECK_THAT(outcome.failed_with->record.what, Catch::Contains(part));
+    CHECK_THAT(outcome.failed_with->record.what, Catch::Contains("leave one of them out"));
+  }
+}
+
+TEST_CASE("callbacks agree with equal options, with each other, and with a fast_dev_run") {
+  const policy_fits fits;
+  const auto with = with_policies();
+  auto options = policies_of(fits.options);
+  const auto before = options;
+  recipe_for<regression>(with, fits.data)->configure(options);
+  CHECK(options == before);
+  auto dev = fits.options;
+  dev.fast_dev_run = 1;
+  dev.checkpoint.enabled = false;
+  recipe_for<regression>(with, fits.data)->configure(dev);
+  CHECK_FALSE(dev.checkpoint.enabled);
+  torch_plugins two{
+      .callbacks = {early_stopping{{.monitor = "a"}}, early_stopping{{.monitor = "b"}}}};
+  recipe_for<regression>(two, fits.data)->configure(dev);
+  CHECK(dev.stop_early.size() == 3);
+  using schedule = std::map<std::int64_t, std::int64_t>;
+  CHECK_THROWS_WITH(gradient_accumulation_scheduler{schedule{}}, Catch::Contains("is empty"));
+  CHECK_THROWS_WITH((gradient_accumulation_scheduler{{2, 0}}), Catch::Contains("at least 1"));
+  CHECK_THROWS_WITH((gradient_accumulation_scheduler{{-1, 2}}), Catch::Contains("not negative"));
+}
+
+TEST_CASE("a program's own callback changes the options of a trainer's and of a session's job") {
+  const data_ptr data = std::make_shared<table_data>(64);
+  const torch_plugins with{.callbacks = {short_fit{3}}};
+  trainer t{{.ranks = 2, .batch_size = 4}};
+  CHECK(t.fit<classifier>(with, data).loop.steps == 3);
+  session own{boost::asio::system_executor{}};
+  job what;
+  what.options.batch_size = 4;
+  what.recipe = recipe_for<classifier>(with, data);
+  CHECK(own.run(what).loop.steps == 3);
+  CHECK_FALSE(what.options.max_steps);
+}
+
+TEST_CASE("a callback made by a function that would change options is refused") {
+  torch_plugins with;
+  with.callbacks.emplace_back([] { return std::make_shared<short_fit>(3); });
+  trainer t{{.ranks = 2, .batch_size = 4}};
+  const auto outcome = t.fit<classifier>(with, data_ptr{std::make_shared<table_data>(64)});
+  REQUIRE(outcome.failed_with);
+  CHECK_THAT(outcome.failed_with->record.what,
+             Catch::Contains("short_fit") && Catch::Contains("give the callback itself"));
+}
+
+TEST_CASE("the hooks at the end of a fit know why it ended") {
+  policy_fits fits;
+  const auto reasons_of = [&](const trainer_options& how, bool stops, bool fails) {
+    const auto said = std::make_shared<std::string>();
+    const auto says = [said](module& m) {
+      if (m.rank() == 0) *said += std::string{to_string(m.why_ended())} + ' ';
+    };
+    const lambda_callback asks{
+        {.teardown = [=](module& m, stage) { says(m); },
+         .on_fit_end = says,
+         .on_exception = [=](module& m, std::string_view, std::string_view) { says(m); },
+         .on_train_end = says,
+         .on_train_batch_end =
+             [=](module& m, const step_output&, const batch&, std::int64_t) {
+               if (m.rank() == 0 && said->empty()) says(m);
+               if (stops) m.stop();
+               if (fails) throw std::runtime_error("fails");
+             }}};
+    trainer{how}.fit<regression>(torch_plugins{.callbacks = {asks}}, fits.data);
+    return *said;
+  };
+  const auto early = reasons_of(policies_of(fits.options), false, false);
+  CHECK(early == "none early_stopping early_stopping early_stopping ");
+  auto two = fits.options;
+  two.max_steps = 2;
+  CHECK(reasons_of(two, false, false) == "none none none none ");
+  CHECK(reasons_of(fits.options, true, false) == "none hook hook hook ");
+  CHECK(reasons_of(fits.options, false, true) == "none none none ");
 }
 
 // --- a program's own checkpoint format ----------------------------------------------------------

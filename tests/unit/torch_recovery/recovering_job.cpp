@@ -440,6 +440,7 @@ private:
 recovered_job run_recovering(const recipe_ptr& recipe, trainer_options options,
                              const injected* failure) {
   options.elastic.max_restarts = 3;
+  recipe->configure(options);
   return whole_job{recipe, options, failure}.run();
 }
 

@@ -63,12 +63,22 @@ class callback {
 public:
   virtual ~callback() = default;
 
+  // Before the ranks start.
+  /// Changes the job's options for all of its ranks. Called on the program's callback, not on a
+  /// rank's copy, in the initiating call and in the order of the callbacks.
+  /// - Applied to options that it has changed it changes nothing. Each rank applies it to a copy of
+  ///   its options, and a difference is the rank's failure. `ranks` and devices do not count there.
+  /// - Throws user_error if the options contradict it; nothing has been started then.
+  /// - Not called on callbacks that functions make (callback_factory), so those may change nothing.
+  virtual void configure(trainer_options&) const {}
+
   // Set-up and teardown.
   /// After the data's.
   virtual void setup(module&, stage) {}
   /// After the strategy's, before the module's.
   virtual void teardown(module&, stage) {}
   /// First and last of a fit, outside of its loops. Not called in validate, test and predict.
+  /// In on_fit_end, on_train_end and teardown module::why_ended() is the reason.
   /// @{
   virtual void on_fit_start(module&) {}
   virtual void on_fit_end(module&) {}
@@ -193,9 +203,7 @@ public:
   /// Each rank gets a copy of `original`.
   template <class Callback>
   requires std::derived_from<Callback, callback> callback_factory(Callback original)
-      : make_([original = std::move(original)](const learner_context&) {
-          return std::make_shared<Callback>(original);
-        }) {}
+      : callback_factory(std::make_shared<const Callback>(std::move(original)), copies{}) {}
   /// Each rank gets what `make` returns. Never null; called by several lanes at once.
   /// @{
   template <class F>
@@ -209,9 +217,18 @@ public:
 
   /// For the learner, in the rank's lane.
   std::shared_ptr<callback> operator()(const learner_context& about) const { return make_(about); }
+  /// What ranks get copies of; null: a function makes their callbacks.
+  const callback* original() const { return original_.get(); }
 
 private:
+  struct copies {};
+  template <class Callback>
+  callback_factory(std::shared_ptr<const Callback> original, copies)
+      : make_([original](const learner_context&) { return std::make_shared<Callback>(*original); }),
+        original_(original) {}
+
   std::function<std::shared_ptr<callback>(const learner_context&)> make_;
+  std::shared_ptr<const callback> original_;
 };
 
 }  // namespace troupe

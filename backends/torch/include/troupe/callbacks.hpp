@@ -4,8 +4,8 @@
 //                                            troupe::timer{{.max_time = 2h}}}};
 //   auto outcome = trainer.fit<classifier>(with, data);
 //
-// Early stopping and the policy of checkpoints are options of a job (trainer_options::stop_early,
-// ::checkpoint), because all ranks decide on them in the fit machine.
+// Early stopping, checkpoints and the schedule of accumulation: troupe/policy_callbacks.hpp, which
+// this header includes.
 #pragma once
 
 #include <chrono>
@@ -20,6 +20,7 @@
 
 #include "troupe/callback.hpp"
 #include "troupe/options.hpp"
+#include "troupe/policy_callbacks.hpp"
 
 namespace troupe {
 

@@ -55,6 +55,8 @@ public:
   virtual std::int64_t samples() const = 0;
   /// module::hiddens.
   virtual const value& hiddens() const = 0;
+  /// module::why_ended.
+  virtual stop_reason why_ended() const = 0;
   /// module::save_checkpoint.
   virtual void save(const std::string& path, const value& storage_options) = 0;
   /// module::optimizers_in_use.
@@ -335,6 +337,10 @@ struct module : torch::nn::Module {
   /// Asks for an end of the run at a step boundary. One rank is enough; the others learn of it with
   /// the gradients of the step in flight, or at the end of the epoch or validation.
   void stop();
+  /// From on_train_end on, in on_fit_end and teardown too: why the fit ended early, as
+  /// job_outcome::why says it; the same on all ranks. `none` before that, where the fit ran to its
+  /// limits, and where it failed.
+  stop_reason why_ended() const;
   /// Where the run stands: epoch, step, batch, dataloader, optimizer.
   const position& at() const;
 

@@ -32,6 +32,12 @@ struct plain {
   position at;
   friend bool operator==(const plain&, const plain&) = default;
 };
+/// An end of a fit. `why`: why the fit ended early; none where it ran to its limits.
+struct fit_end {
+  position at;
+  stop_reason why = stop_reason::none;
+  friend bool operator==(const fit_end&, const fit_end&) = default;
+};
 
 // --- setup and teardown (stage `start`; section 7: 1..14, 42..45) ---------------------------
 
@@ -68,7 +74,7 @@ struct model_to_device : plain { static constexpr std::string_view name = "model
 struct setup_optimizers : plain { static constexpr std::string_view name = "setup_optimizers"; };
 struct setup_precision : plain { static constexpr std::string_view name = "setup_precision"; };
 struct on_fit_start : plain { static constexpr std::string_view name = "on_fit_start"; };
-struct on_fit_end : plain { static constexpr std::string_view name = "on_fit_end"; };
+struct on_fit_end : fit_end { static constexpr std::string_view name = "on_fit_end"; };
 /// Before, at and after the start of the loops.
 struct pre_dispatch : plain { static constexpr std::string_view name = "pre_dispatch"; };
 struct dispatch : plain { static constexpr std::string_view name = "dispatch"; };
@@ -168,7 +174,7 @@ struct lr_scheduler_step {
 };
 struct on_train_batch_end : plain { static constexpr std::string_view name = "on_train_batch_end"; };
 struct on_train_epoch_end : plain { static constexpr std::string_view name = "on_train_epoch_end"; };
-struct on_train_end : plain { static constexpr std::string_view name = "on_train_end"; };
+struct on_train_end : fit_end { static constexpr std::string_view name = "on_train_end"; };
 
 // --- evaluation (stages `sanity`, `validate`, `test`, `predict`; section 7: 15, 28..38) -----------
 

@@ -86,12 +86,13 @@ public:
     return o;
   }
   hook some_hook() {
-    switch (draw_() % 6) {
+    switch (draw_() % 7) {
       case 0: return hooks::connect{{where()}};
       case 1: return hooks::backward{where(), 3, static_cast<std::uint32_t>(small())};
       case 2: return hooks::save_checkpoint{where(), loop()};
       case 3: return hooks::barrier{where(), text()};
       case 4: return hooks::lr_scheduler_step{where(), hooks::lr_scheduler_step::interval::plateau};
+      case 5: return hooks::on_train_end{{where(), stop_reason::early_stopping}};
       default: return hooks::training_step{{where()}};
     }
   }
