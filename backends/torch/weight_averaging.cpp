@@ -1,4 +1,5 @@
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_lerp.h>
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
@@ -60,20 +61,24 @@ void weight_averaging::on_checkpoint_taken(module& m) {
   if (shown_to_save_) show_training(m);
 }
 
-// Computes as torch.optim.swa_utils does: lerp for floating point and complex numbers, a weighted
-// sum for other types.
+// Computes as torch.optim.swa_utils does: lerp for floating point and complex numbers, in one call
+// for all tensors (one kernel on a GPU), and a weighted sum for other types.
 void weight_averaging::update(module& m) {
   const at::NoGradGuard no_grad;
   const auto part = share(updates_);
+  std::vector<at::Tensor> averages, weights;
   each_averaged(m, [&](const std::string& name, const at::Tensor& now) {
     auto& average = other_[name];
-    if (!average.defined())
+    if (!average.defined()) {
       average = now.detach().clone();
-    else if (average.is_floating_point() || average.is_complex())
-      average.lerp_(now.detach(), part);
-    else
+    } else if (average.is_floating_point() || average.is_complex()) {
+      averages.push_back(average);
+      weights.push_back(now.detach());
+    } else {
       average.copy_(average * (1 - part) + now * part);
+    }
   });
+  if (!averages.empty()) at::_foreach_lerp_(averages, weights, part);
   ++updates_;
 }
 
