@@ -47,6 +47,11 @@ TEST_CASE("a rank_spec carries options and texts and initial weights") {
   }
 }
 
+TEST_CASE("the end of a fit is decoded with its reason") {
+  const hook end = hooks::on_train_end{{{.stage = stage::train}, stop_reason::early_stopping}};
+  CHECK(std::get<hook_entered>(again(hook_entered{1, end})).what == end);
+}
+
 TEST_CASE("the record of an exception is sent and the exception is not") {
   const auto back = [](std::exception_ptr error) {
     auto local = std::make_shared<caught>(caught{describe(error), error});
