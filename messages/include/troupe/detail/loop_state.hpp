@@ -4,17 +4,12 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "troupe/detail/position.hpp"
+#include "troupe/stop_reason.hpp"
 
 namespace troupe {
-
-/// Why a run ended early; `none`: it did not.
-enum class stop_reason : std::uint8_t { none, hook, early_stopping, caller, interrupt, terminate };
-/// The enumerator's name.
-std::string_view to_string(stop_reason r);
 
 /// Last reduced value of each logged name, the same on all ranks.
 using metrics = std::map<std::string, double>;
