@@ -4,6 +4,8 @@
 #include "troupe/detail/coverage.hpp"
 #include "troupe/failure.hpp"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -68,6 +70,8 @@ struct checkpointer_state {
   std::uint64_t generation = 0;       // of the newest snapshot
   std::vector<checkpoint_file> open;  // the files of the one being written
   std::uint64_t open_ticket = 0;
+  std::string retiring;   // the folder that the policy does not keep, on its way out
+  bool removing = false;  // the operation in flight removes it
   std::shared_ptr<addressee> waiting = std::make_shared<addressee>();
 
   ~checkpointer_state() { waiting->take(); }
@@ -77,6 +81,7 @@ struct checkpointer_state {
   void feed(const checkpointing::event& e);
   void report(checkpoint_report what);
   storage_op port_operation(const checkpointing::operation& what) const;
+  std::string remove_in_format(const std::string& folder) const;
 
   void carry_out(const checkpointing::open& a);
   void carry_out(const checkpointing::drop& a);
@@ -133,6 +138,10 @@ storage_op checkpointer_state::port_operation(const checkpointing::operation& wh
 }
 
 void checkpointer_state::carry_out(const checkpointing::store& a) {
+  const bool retires = machine->phase() == checkpointing::phase::retiring;
+  if (const auto* renames = std::get_if<storage_ops::rename>(&a.what); renames && retires)
+    retiring = renames->from;
+  removing = retires && std::holds_alternative<storage_ops::remove>(a.what);
   waiting->set(checkpointer_actor{self});
   files->submit(port_operation(a.what), [to = waiting, number = a.number](storage_result result) {
     if (const auto who = to->take())
@@ -141,11 +150,22 @@ void checkpointer_state::carry_out(const checkpointing::store& a) {
   });
 }
 
+// What the format keeps elsewhere goes with its folder. Returns why it did not.
+std::string checkpointer_state::remove_in_format(const std::string& folder) const {
+  try {
+    io->remove(folder);
+    return {};
+  } catch (const std::exception& error) {
+    return fmt::format("{}: the checkpoint IO has not removed it: {}", folder, error.what());
+  }
+}
+
 void checkpointer_state::answered(const storage_answered& m) {
   checkpointing::answered e;
   e.number = m.id;
   e.text = m.what->error && m.what->text.empty() ? m.what->error.message() : m.what->text;
   e.names = m.what->names;
+  if (e.text.empty() && std::exchange(removing, false)) e.text = remove_in_format(retiring);
   if (m.what->bytes) {
     try {
       const auto monitor = monitor_of(policy, io->facts(*m.what->bytes, "manifest").loop.last);

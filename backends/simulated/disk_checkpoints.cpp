@@ -180,9 +180,10 @@ public:
     last_read_.folder = folder;
     return last_read_.what;
   }
-  // Not supported: the disk is changed only through the storage port.
+  // The storage port has removed the folder: nothing else changes the disk.
   void remove(const std::string& folder) const override {
-    throw internal_error(folder + ": a simulated disk is changed by its storage port only");
+    if (!storage_().disk().read({path_of(folder, commit_name), commit_file_limit}).error)
+      throw internal_error(folder + ": a simulated disk is changed by its storage port only");
   }
   found_checkpoint latest(const std::string& run) const override;
 

@@ -9,6 +9,7 @@
 #include <boost/asio/system_executor.hpp>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 
 #include "tests/support/catch.hpp"
 
@@ -36,11 +37,20 @@ public:
       throw user_error(errc::checkpoint, folder + " is not of this format");
     return inner_->read(folder);
   }
-  void remove(const std::string& folder) const override { inner_->remove(folder); }
+  // What it keeps elsewhere is gone with this; the folder itself is gone before.
+  void remove(const std::string& folder) const override {
+    if (std::filesystem::exists(folder)) throw std::logic_error("the folder is still there");
+    const std::lock_guard lock{mutex};
+    removed.push_back(std::filesystem::path{folder}.filename().string());
+    if (fails) throw std::runtime_error("the archive is closed");
+  }
   found_checkpoint latest(const std::string& run) const override { return inner_->latest(run); }
 
   mutable std::atomic<int> encoded{0};
   mutable std::atomic<int> reads{0};
+  mutable std::mutex mutex;
+  mutable std::vector<std::string> removed;
+  bool fails = false;
 
 private:
   std::shared_ptr<const checkpoint_io> inner_ = safetensors_checkpoints({});
@@ -95,6 +105,32 @@ TEST_CASE("a fit writes a recipe's own checkpoint format and a later fit resumes
   CHECK(format->encoded == 2);
   CHECK(second.loop.steps == 2 * first.loop.steps);
   CHECK(std::filesystem::exists(std::filesystem::path{second.last_checkpoint} / "own.commit"));
+}
+
+TEST_CASE("checkpoints that the policy does not keep: the recipe's format removes its own",
+          "[session]") {
+  const temporary_folder folder;
+  session s{boost::asio::system_executor{}};
+  const auto format = std::make_shared<own_format>();
+  format->fails = GENERATE(false, true);
+  auto options = on_threads();
+  options.load = [format](const std::string& path) { return format->read(path); };
+  auto what = saving_job(folder.path() / "run");
+  what.options.checkpoint.keep_best = 0;
+  what.recipe = std::make_shared<own_recipe>(options, format);
+  const auto first = s.run(what);
+  REQUIRE(first.ok());
+  CHECK(format->removed.empty());
+
+  what.options.max_epochs = 2;
+  what.resume = first.last_checkpoint;
+  const auto second = s.run(what);
+  REQUIRE(second.ok());
+  CHECK(format->removed == std::vector{checkpoint_folder_name(first.loop.steps)});
+  REQUIRE(second.late.size() == (format->fails ? 1 : 0));
+  if (format->fails)
+    CHECK_THAT(second.late[0].what,
+               Catch::Contains("the checkpoint IO has not removed it: the archive is closed"));
 }
 
 TEST_CASE("a fit fails at its start if its checkpoint folder cannot be made", "[session]") {

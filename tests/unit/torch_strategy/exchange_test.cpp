@@ -427,6 +427,18 @@ TEST_CASE("the error that a step leaves is sent in later steps") {
   CHECK(total(true) < 0.3 * total(false));
 }
 
+TEST_CASE("a warm start approaches the best matrix of one column, a cold one does not") {
+  const auto gradient = drawn(1, {20, 12});
+  const auto best = at::linalg_svdvals(gradient).slice(0, 1).norm().item<double>();
+  const auto left = [&](bool warm) {
+    const auto found = sums_of({.start_step = 0, .error_feedback = false, .warm_start = warm}, 40,
+                               [&](auto, auto) { return tensors{gradient / 2}; });
+    return (found[0].back()[0] - gradient).norm().item<double>();
+  };
+  CHECK(left(true) < 1.01 * best);
+  CHECK(left(false) > 1.02 * best);
+}
+
 TEST_CASE("PowerSGD sends what it cannot compress as it is") {
   const auto of = [](std::int64_t step, std::int32_t rank) {
     const auto seed = 10 * step + rank;

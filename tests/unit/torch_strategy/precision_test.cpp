@@ -352,6 +352,8 @@ TEST_CASE("late optimizers: the precision sees them when they are there") {
   struct late : data_parallel {
     using data_parallel::data_parallel;
     bool late_optimizers() const override { return true; }
+    void pre_dispatch() override { expect(!optimizers_in_use()); }
+    void dispatch() override { expect(optimizers_in_use()); }
   };
   const auto data = std::make_shared<table_data>(32);
   const auto seen = std::make_shared<takes_over::counts>();

@@ -172,6 +172,32 @@ TEST_CASE("batch_to_device moves to the device that it is given") {
     CHECK(tensor.is_meta());
 }
 
+TEST_CASE("batch_to_device gets the rank's device and the number of the batch's loader") {
+  using loader_list = std::vector<std::int32_t>;
+  struct noting : data_parallel {
+    noting(strategy_parts parts, std::shared_ptr<loader_list> seen)
+        : data_parallel(std::move(parts)), seen_(std::move(seen)) {}
+    value batch_to_device(const value& b, c10::Device device, std::int32_t dataloader) override {
+      expect(device == root_device());
+      if (rank() == 0 && b.is<value_tuple>()) seen_->push_back(dataloader);
+      return data_parallel::batch_to_device(b, device, dataloader);
+    }
+    std::shared_ptr<loader_list> seen_;
+  };
+  struct two_loaders : table_data {
+    two_loaders() : table_data(8, 4, 4) {}
+    std::vector<dataset_ptr> validation() override {
+      return {table_data::validation().front(), train()};
+    }
+  };
+  const auto seen = std::make_shared<loader_list>();
+  run_good_job({.recipe = recipe_of<regression>(std::make_shared<two_loaders>(),
+                                                with_strategy<noting>(seen)),
+                .options = mine(quick(2, 2, 1)),
+                .purpose = stage::validate});
+  CHECK(*seen == loader_list{0, 1, 1});
+}
+
 TEST_CASE("optimizer_step gets the optimizer's index and the module") {
   struct noting : data_parallel {
     explicit noting(strategy_parts parts) : data_parallel(std::move(parts)) {}
