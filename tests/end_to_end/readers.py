@@ -142,7 +142,8 @@ def story_prometheus_parses_the_metrics_of_a_service(folder):
     check_equal(sorted(sample.labels["job"] for sample in families["troupe_ranks"].samples), sorted(names))
     losses = {sample.labels["job"]: sample.value for sample in families["troupe_metric"].samples
               if sample.labels["name"] == "train/loss"}
-    check(set(losses) == set(names) and all(value > 0 for value in losses.values()), losses)
+    # On a fast machine the loss reaches 0 before the second job has made its steps.
+    check(set(losses) == set(names) and all(0 <= value < 10 for value in losses.values()), losses)
     check_equal(service.end(), 0)
 
 
