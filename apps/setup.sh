@@ -107,7 +107,10 @@ install_torch() {
 add_to_venv() {
   local stamp=build/venv/$1 size=$2
   shift 2
-  [[ -x build/venv/bin/python3 ]] || return 0
+  if [[ ! -x build/venv/bin/python3 ]]; then
+    say "not installing $*: there is no build/venv, because TROUPE_TORCH names another LibTorch"
+    return
+  fi
   [[ -e $stamp && $(<"$stamp") == "$*" ]] && return
   say "installing $* from PyPI into build/venv (about $size)"
   logged build/venv/bin/python3 -m pip install --no-input --disable-pip-version-check --no-deps "$@"
