@@ -8,9 +8,9 @@
 #include <mutex>
 #include <string>
 
-#include "actors/remote_trace.hpp"
 #include "actors/time_knob.hpp"
 #include "backends/launcher.hpp"
+#include "backends/remote_trace.hpp"
 #include "messages/interfaces.hpp"
 #include "troupe/job.hpp"
 #include "troupe/ports.hpp"

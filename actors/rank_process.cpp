@@ -10,9 +10,9 @@
 
 #include "actors/observer.hpp"
 #include "actors/rank.hpp"
-#include "actors/remote_trace.hpp"
 #include "actors/snapshot_sender.hpp"
 #include "backends/launcher.hpp"
+#include "backends/remote_trace.hpp"
 #include "troupe/detail/coverage.hpp"
 
 namespace troupe {

@@ -18,8 +18,8 @@
 #include <thread>
 
 #include "actors/rank_process.hpp"
-#include "actors/remote_trace.hpp"
 #include "backends/collective/forwarding_communicator.hpp"
+#include "backends/remote_trace.hpp"
 #include "backends/simulated/modular_learner.hpp"
 #include "tests/support/runner.hpp"
 #include "tests/support/temporary_folder.hpp"

@@ -1,4 +1,4 @@
-#include "actors/remote_trace.hpp"
+#include "backends/remote_trace.hpp"
 
 #include <boost/asio/post.hpp>
 
