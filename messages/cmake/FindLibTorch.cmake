@@ -59,8 +59,9 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::torch)
       add_library(LibTorch::${_part}_so SHARED IMPORTED)
       set_target_properties(LibTorch::${_part}_so PROPERTIES
         IMPORTED_LOCATION ${LibTorch_ROOT_DIR}/lib/lib${_part}.so IMPORTED_NO_SONAME TRUE)
+      # One word for each part: CMake leaves out a flag that stood before, and the linker then left out libtorch_cuda.
       target_link_libraries(LibTorch::torch INTERFACE
-        -Wl,--push-state,--no-as-needed $<TARGET_FILE:LibTorch::${_part}_so> -Wl,--pop-state LibTorch::${_part}_so)
+        -Wl,--push-state,--no-as-needed,$<TARGET_FILE:LibTorch::${_part}_so>,--pop-state LibTorch::${_part}_so)
     endif()
   endforeach()
 endif()
