@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
-#include "backends/collective/announcing_communicator.hpp"
-#include "backends/collective/solo_communicator.hpp"
+#include "backends/announcing_communicator.hpp"
 #include "backends/lane.hpp"
+#include "backends/solo_communicator.hpp"
 #include "troupe/detail/coverage.hpp"
 
 namespace troupe {

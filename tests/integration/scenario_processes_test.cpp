@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "actors/rank_process.hpp"
-#include "backends/collective/forwarding_communicator.hpp"
+#include "backends/forwarding_communicator.hpp"
 #include "backends/remote_trace.hpp"
 #include "backends/simulated/modular_learner.hpp"
 #include "tests/support/runner.hpp"

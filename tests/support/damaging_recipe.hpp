@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "backends/collective/forwarding_communicator.hpp"
+#include "backends/forwarding_communicator.hpp"
 #include "troupe/learner.hpp"
 
 namespace troupe::testing {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "backends/collective/forwarding_communicator.hpp"
+#include "backends/forwarding_communicator.hpp"
 #include "tests/support/late_device.hpp"
 #include "tests/support/late_memory.hpp"
 #include "tests/support/reference_reduction.hpp"

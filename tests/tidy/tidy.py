@@ -131,7 +131,7 @@ def layers(tree):
                 yield Finding(path, line, f"{top(path)}/ must not see {what}")
             elif top(path) in LIBRARY and "/include/troupe/" in path and what not in tree.public.values():
                 yield Finding(path, line, f"a public header, or what it needs, must not need {what}")
-            elif top(path) == "actors" and re.match(r"backends/(?!include/|collective/|determinism/).*/", what):
+            elif top(path) == "actors" and re.match(r"backends/(?!include/|determinism/).*/", what):
                 yield Finding(path, line, f"actors see ports, never an adapter's folder: {what}")
             elif path.startswith(AS_USERS) and not what.startswith((*AS_USERS, "apps/http/")) \
                     and (what not in tree.public.values() or "/troupe/detail/" in what):

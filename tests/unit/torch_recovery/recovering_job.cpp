@@ -9,10 +9,10 @@
 #include <thread>
 
 #include "actors/fit_machine.hpp"
-#include "backends/collective/forwarding_communicator.hpp"
-#include "backends/collective/solo_communicator.hpp"
+#include "backends/forwarding_communicator.hpp"
 #include "backends/inproc/inproc.hpp"
 #include "backends/learner/run_handler.hpp"
+#include "backends/solo_communicator.hpp"
 
 namespace troupe::testing {
 

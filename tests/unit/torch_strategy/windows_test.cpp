@@ -1,7 +1,7 @@
 // Goal: a step of several micro-batches exchanges gradients once, and an exception in the middle of
 // one ends all ranks. Modules with nothing to train and parameters with unusual layouts work. A
 // rank with one sample cannot train batch norm, and says so.
-#include "backends/collective/forwarding_communicator.hpp"
+#include "backends/forwarding_communicator.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
 

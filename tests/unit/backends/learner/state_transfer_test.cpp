@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "backends/collective/forwarding_communicator.hpp"
+#include "backends/forwarding_communicator.hpp"
 #include "backends/inproc/inproc.hpp"
 
 #include "tests/support/catch.hpp"

@@ -1,6 +1,6 @@
 // Goal: observers learn of each collective that a lane calls, once, with its size and its time.
-#include "backends/collective/announcing_communicator.hpp"
-#include "backends/collective/solo_communicator.hpp"
+#include "backends/announcing_communicator.hpp"
+#include "backends/solo_communicator.hpp"
 #include "troupe/communicator.hpp"
 #include "troupe/learner.hpp"
 

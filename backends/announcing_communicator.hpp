@@ -1,7 +1,7 @@
 // Reports which collectives a lane calls, and how long each takes.
 #pragma once
 
-#include "backends/collective/forwarding_communicator.hpp"
+#include "backends/forwarding_communicator.hpp"
 #include "troupe/observer.hpp"
 
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "backends/collective/solo_communicator.hpp"
+#include "backends/solo_communicator.hpp"
 
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,4 @@
-#include "backends/collective/announcing_communicator.hpp"
+#include "backends/announcing_communicator.hpp"
 
 #include "troupe/communicator.hpp"
 #include "troupe/learner.hpp"

@@ -1,6 +1,6 @@
 // Goal: the communicator of a rank that sets up alone completes every operation at once. Memory
 // looks as if every member had brought what this rank brings.
-#include "backends/collective/solo_communicator.hpp"
+#include "backends/solo_communicator.hpp"
 
 #include <algorithm>
 #include <numeric>
