@@ -14,24 +14,24 @@ namespace troupe {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& what) {
+[[noreturn]] void refuse_members(const std::string& what) {
   throw user_error(errc::job_failed, "combined_dataset: " + what);
 }
 
 void check(const std::vector<combined_member>& members) {
-  if (members.empty()) refuse("there is no member: give at least one dataset");
+  if (members.empty()) refuse_members("there is no member: give at least one dataset");
   std::set<std::string> names;
   for (std::size_t i = 0; i < members.size(); ++i) {
     const auto& one = members[i];
     if (!one.data || one.data->size() == 0)
-      refuse(fmt::format("member {} has no samples: leave it out", i));
-    if (one.samples < 1) refuse(fmt::format("member {}: samples must be 1 or more", i));
+      refuse_members(fmt::format("member {} has no samples: leave it out", i));
+    if (one.samples < 1) refuse_members(fmt::format("member {}: samples must be 1 or more", i));
     if (dynamic_cast<const ordered_dataset*>(one.data.get()))
-      refuse(fmt::format("member {} is a combined_dataset: give its members instead", i));
+      refuse_members(fmt::format("member {} is a combined_dataset: give its members instead", i));
     if (one.name.empty() != members[0].name.empty())
-      refuse("some members have a name and some have none: name all of them, or none");
+      refuse_members("some members have a name and some have none: name all of them, or none");
     if (!one.name.empty() && !names.insert(one.name).second)
-      refuse(fmt::format("two members have the name \"{}\": give each its own", one.name));
+      refuse_members(fmt::format("two members have the name \"{}\": give each its own", one.name));
   }
 }
 
