@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-json as_json(const own_values& all) {
+json own_json(const own_values& all) {
   auto object = json::object();
   for (const auto& [key, value] : all)
     std::visit(
@@ -59,8 +59,8 @@ std::string recipe_text(const learning& what) {
               warmup_epochs,
               epochs,
               callbacks,
-              as_json(model_settings),
-              as_json(data_settings)}
+              own_json(model_settings),
+              own_json(data_settings)}
       .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

@@ -22,8 +22,8 @@ byte_exchange alone() {
 }
 
 /// Exchanges bytes between threads: each rank returns with the bytes of all ranks.
-struct rendezvous {
-  explicit rendezvous(std::size_t ranks) : ranks(ranks), brought(ranks) {}
+struct thread_exchange {
+  explicit thread_exchange(std::size_t ranks) : ranks(ranks), brought(ranks) {}
 
   std::vector<std::vector<std::byte>> exchange(std::size_t rank, std::span<const std::byte> mine) {
     std::unique_lock lock{mutex};
@@ -103,7 +103,7 @@ TEST_CASE("a rank that logged nothing takes part in the reduction of the others'
   books[0].add("worst", 7, 1, log_reduction::max);
   books[2].add("worst", 9, 1, log_reduction::max);
   std::vector<metrics> reduced;
-  for (const auto& text : rendezvous{3}.reduce(books, reduced)) CHECK(text.empty());
+  for (const auto& text : thread_exchange{3}.reduce(books, reduced)) CHECK(text.empty());
   for (const auto& one : reduced) CHECK(one == metrics{{"loss", 3.0}, {"worst", 9.0}});
 }
 
@@ -113,7 +113,7 @@ TEST_CASE("ranks that logged different names all get an error listing the names 
   books[0].add("b", 1, 1, log_reduction::mean);
   books[2].add("a", 1, 1, log_reduction::mean);
   std::vector<metrics> reduced;
-  for (const auto& text : rendezvous{3}.reduce(books, reduced))
+  for (const auto& text : thread_exchange{3}.reduce(books, reduced))
     CHECK_THAT(text, Catch::StartsWith("rank 0 logged \"a\", \"b\"; rank 1 logged nothing; "
                                        "rank 2 logged \"a\""));
 }
@@ -126,7 +126,7 @@ TEST_CASE("restored entries continue: rank 0 has the values and all ranks have t
   books[1].restore(saved.entries(), false);
   books[1].add("a", 10, 2, log_reduction::mean);
   std::vector<metrics> reduced;
-  for (const auto& text : rendezvous{2}.reduce(books, reduced)) CHECK(text.empty());
+  for (const auto& text : thread_exchange{2}.reduce(books, reduced)) CHECK(text.empty());
   CHECK(reduced[0] == metrics{{"a", 4.0}});
   CHECK(reduced[1] == reduced[0]);
 }
