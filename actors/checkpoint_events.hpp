@@ -37,7 +37,7 @@
 #pragma once
 
 #include "messages/fence.hpp"
-#include "troupe/storage.hpp"
+#include "troupe/checkpoint.hpp"
 
 #include <cstdint>
 #include <ostream>

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "actors/fit_plan.hpp"
-#include "troupe/job.hpp"
 #include "troupe/ports.hpp"
+#include "troupe/trainer.hpp"
 
 namespace troupe {
 

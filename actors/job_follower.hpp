@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
-#include "troupe/job.hpp"
 #include "troupe/session.hpp"
+#include "troupe/trainer.hpp"
 
 namespace troupe {
 

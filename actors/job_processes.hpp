@@ -12,8 +12,8 @@
 #include "backends/launcher.hpp"
 #include "backends/remote_trace.hpp"
 #include "messages/interfaces.hpp"
-#include "troupe/job.hpp"
 #include "troupe/ports.hpp"
+#include "troupe/trainer.hpp"
 
 namespace troupe {
 

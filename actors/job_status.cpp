@@ -1,4 +1,4 @@
-#include "troupe/job.hpp"
+#include "troupe/trainer.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -7,8 +7,8 @@
 #include "actors/observer.hpp"
 #include "actors/rank_machine.hpp"
 #include "actors/spawn.hpp"
-#include "troupe/job.hpp"
 #include "troupe/ports.hpp"
+#include "troupe/trainer.hpp"
 
 namespace troupe {
 

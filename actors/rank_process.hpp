@@ -1,5 +1,5 @@
 // The other half of ranks as processes: what a process does that was started as a rank, and how
-// its rank lives in it. The part that users see is troupe/processes.hpp.
+// its rank lives in it. The part that users see is troupe/trainer.hpp.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 #include "actors/spawn.hpp"
 #include "backends/launcher.hpp"
-#include "troupe/processes.hpp"
+#include "troupe/trainer.hpp"
 
 namespace troupe {
 

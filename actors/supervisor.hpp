@@ -8,8 +8,8 @@
 #include "actors/job_processes.hpp"
 #include "actors/rank.hpp"
 #include "actors/spawn.hpp"
-#include "troupe/job.hpp"
 #include "troupe/ports.hpp"
+#include "troupe/trainer.hpp"
 
 namespace troupe {
 

@@ -4,7 +4,7 @@
 #include "backends/link.hpp"
 #include "backends/process_identity.hpp"
 #include "troupe/detail/value_bytes.hpp"
-#include "troupe/hooks.hpp"
+#include "troupe/observer.hpp"
 
 #include <chrono>
 #include <functional>

@@ -15,7 +15,6 @@
 #include "troupe/observer.hpp"
 #include "troupe/options.hpp"
 #include "troupe/outcome.hpp"
-#include "troupe/snapshot.hpp"
 #include "troupe/value.hpp"
 
 #include <memory>
@@ -25,7 +24,7 @@
 
 namespace troupe {
 
-/// What the storage port answered; defined with the port (troupe/storage.hpp).
+/// What the storage port answered; defined with the port (troupe/checkpoint.hpp).
 struct storage_result;
 using storage_answer = storage_result;
 

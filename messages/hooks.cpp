@@ -1,4 +1,4 @@
-#include "troupe/hooks.hpp"
+#include "troupe/observer.hpp"
 
 #include <ostream>
 

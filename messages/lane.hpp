@@ -3,8 +3,7 @@
 
 #include "messages/fence.hpp"
 #include "troupe/failure.hpp"
-#include "troupe/hooks.hpp"
-#include "troupe/snapshot.hpp"
+#include "troupe/observer.hpp"
 #include "troupe/value.hpp"
 
 #include <chrono>

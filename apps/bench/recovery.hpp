@@ -2,8 +2,8 @@
 // what the loss costs.
 #pragma once
 
-#include "troupe/job.hpp"
 #include "troupe/ports.hpp"
+#include "troupe/trainer.hpp"
 
 #include <cstdint>
 #include <vector>

@@ -3,7 +3,7 @@
 #include <iostream>
 #include <sstream>
 #include <troupe/callback.hpp>
-#include <troupe/datasets.hpp>
+#include <troupe/data.hpp>
 #include <troupe/trainer.hpp>
 
 #include "apps/examples/classifier_recipe.hpp"

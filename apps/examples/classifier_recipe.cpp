@@ -1,6 +1,6 @@
 #include "apps/examples/classifier_recipe.hpp"
 
-#include <troupe/datasets.hpp>
+#include <troupe/data.hpp>
 
 #include "apps/examples/classifier.hpp"
 

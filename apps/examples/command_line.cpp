@@ -1,7 +1,7 @@
 // A program with the command line of `troupe`, for a model and data of its own:
 //
 //   example_command_line fit --ranks 4 --set model.hidden=32 --set data.samples=1024
-#include <troupe/datasets.hpp>
+#include <troupe/data.hpp>
 #include <troupe/main.hpp>
 
 #include "apps/examples/classifier_recipe.hpp"

@@ -1,7 +1,6 @@
 // The classifier in processes, one of which is killed in mid-training: the job goes on, and its
 // weights are those of a run without the failure.
 #include <iostream>
-#include <troupe/processes.hpp>
 #include <troupe/trainer.hpp>
 
 #include "apps/examples/classifier_recipe.hpp"

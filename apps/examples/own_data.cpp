@@ -4,7 +4,7 @@
 #include <ATen/TensorOperators.h>
 
 #include <iostream>
-#include <troupe/datasets.hpp>
+#include <troupe/data.hpp>
 #include <troupe/trainer.hpp>
 
 #include "apps/examples/classifier_recipe.hpp"

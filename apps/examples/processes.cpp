@@ -1,6 +1,5 @@
 // The classifier with each rank in a process of its own: a crash stays in its process.
 #include <iostream>
-#include <troupe/processes.hpp>
 #include <troupe/trainer.hpp>
 
 #include "apps/examples/classifier_recipe.hpp"

@@ -2,8 +2,8 @@
 #include <boost/asio/io_context.hpp>
 #include <iostream>
 #include <troupe/module.hpp>
-#include <troupe/processes.hpp>
 #include <troupe/session.hpp>
+#include <troupe/trainer.hpp>
 
 namespace {
 

@@ -6,10 +6,9 @@
 #include <torch/optim/adam.h>
 
 #include <iostream>
-#include <troupe/datasets.hpp>
+#include <troupe/data.hpp>
 #include <troupe/module.hpp>
-#include <troupe/processes.hpp>
-#include <troupe/recipe.hpp>
+#include <troupe/strategy.hpp>
 #include <troupe/trainer.hpp>
 
 namespace {

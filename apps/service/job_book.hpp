@@ -10,8 +10,8 @@
 #include "apps/service/job_spec.hpp"
 #include "apps/service/journal.hpp"
 
-#include <troupe/job.hpp>
 #include <troupe/session.hpp>
+#include <troupe/trainer.hpp>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>

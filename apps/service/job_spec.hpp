@@ -1,7 +1,7 @@
 // What a client sends to start a job, and the job that it means.
 #pragma once
 
-#include <troupe/job.hpp>
+#include <troupe/trainer.hpp>
 
 #include <nlohmann/json_fwd.hpp>
 

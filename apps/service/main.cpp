@@ -4,7 +4,7 @@
 #include "apps/service/job_book.hpp"
 #include "apps/service/models.hpp"
 
-#include <troupe/processes.hpp>
+#include <troupe/trainer.hpp>
 
 #include <fmt/format.h>
 #include <sys/stat.h>

@@ -1,9 +1,9 @@
 #include "apps/service/models.hpp"
 
 #include <troupe/callbacks.hpp>
-#include <troupe/datasets.hpp>
+#include <troupe/data.hpp>
 #include <troupe/module.hpp>
-#include <troupe/recipe.hpp>
+#include <troupe/strategy.hpp>
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>

@@ -4,7 +4,6 @@
 #include "apps/troupe/catalog.hpp"
 #include "apps/troupe/console.hpp"
 #include "backends/telemetry/event_log.hpp"
-#include "troupe/cluster_environment.hpp"
 #include "troupe/ports.hpp"
 
 #include <functional>

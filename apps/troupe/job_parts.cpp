@@ -7,7 +7,7 @@
 #include "backends/checkpoint/safetensors.hpp"
 #include "backends/telemetry/hook_trace.hpp"
 #include "backends/telemetry/progress_line.hpp"
-#include "troupe/hook_profile.hpp"
+#include "troupe/outcome.hpp"
 
 #include <fmt/format.h>
 

@@ -4,7 +4,7 @@
 #include "apps/troupe/context.hpp"
 #include "apps/troupe/settings.hpp"
 #include "backends/telemetry/run_trace.hpp"
-#include "troupe/job.hpp"
+#include "troupe/trainer.hpp"
 
 #include <functional>
 #include <string>

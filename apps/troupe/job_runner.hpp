@@ -2,8 +2,8 @@
 // request to the control socket.
 #pragma once
 
-#include "troupe/job.hpp"
 #include "troupe/ports.hpp"
+#include "troupe/trainer.hpp"
 
 #include <functional>
 #include <memory>

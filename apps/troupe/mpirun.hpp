@@ -2,9 +2,9 @@
 #pragma once
 
 #include "apps/troupe/settings.hpp"
-#include "troupe/cluster_environment.hpp"
 #include "troupe/communicator.hpp"
-#include "troupe/job.hpp"
+#include "troupe/ports.hpp"
+#include "troupe/trainer.hpp"
 
 #include <optional>
 #include <string>

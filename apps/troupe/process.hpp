@@ -2,8 +2,8 @@
 #pragma once
 
 #include "apps/troupe/console.hpp"
-#include "troupe/cluster_environment.hpp"
 #include "troupe/communicator.hpp"
+#include "troupe/ports.hpp"
 
 #include <map>
 #include <optional>

@@ -4,8 +4,8 @@
 
 #include "apps/troupe/job_runner.hpp"
 #include "apps/troupe/run_loggers.hpp"
-#include "troupe/job.hpp"
 #include "troupe/options.hpp"
+#include "troupe/trainer.hpp"
 
 #include <nlohmann/json_fwd.hpp>
 

@@ -22,7 +22,7 @@
 #include "backends/torch/models.hpp"
 #include "backends/torch/torch_export.hpp"
 #include "backends/torch/version.hpp"
-#include "troupe/load_module.hpp"
+#include "troupe/hyper_parameters.hpp"
 #include "troupe/module.hpp"
 #include "troupe/precision.hpp"
 #include "troupe/testing/tensors.hpp"

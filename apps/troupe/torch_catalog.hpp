@@ -2,8 +2,8 @@
 #pragma once
 
 #include "apps/troupe/catalog.hpp"
-#include "troupe/cluster_environment.hpp"
 #include "troupe/detail/own_parts.hpp"
+#include "troupe/ports.hpp"
 
 #include <functional>
 #include <memory>

@@ -1,6 +1,6 @@
 #include "apps/troupe/trouble_report.hpp"
 
-#include "troupe/hooks.hpp"
+#include "troupe/observer.hpp"
 
 #include <fmt/format.h>
 

@@ -5,7 +5,7 @@
 
 #include "backends/checkpoint/manifest.hpp"
 #include "troupe/checkpoint.hpp"
-#include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 #include <filesystem>
 #include <map>

@@ -15,7 +15,7 @@
 //     h.update(struct.pack("<Q", len(raw)) + raw)
 #pragma once
 
-#include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 #include <cstddef>
 #include <memory>

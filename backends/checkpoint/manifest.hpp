@@ -8,7 +8,7 @@
 
 #include "troupe/checkpoint.hpp"
 #include "troupe/detail/loop_state.hpp"
-#include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backends/checkpoint/regular_file.hpp"
-#include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 #include <cstddef>
 #include <map>

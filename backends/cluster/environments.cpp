@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "backends/cluster/host_list.hpp"
-#include "troupe/cluster_environment.hpp"
 #include "troupe/failure.hpp"
+#include "troupe/ports.hpp"
 
 namespace troupe {
 

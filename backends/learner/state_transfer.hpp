@@ -10,7 +10,7 @@
 #pragma once
 
 #include "troupe/communicator.hpp"
-#include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 #include <deque>
 #include <memory>

@@ -1,7 +1,7 @@
 // The storage port's operations on a file system.
 #pragma once
 
-#include "troupe/storage.hpp"
+#include "troupe/checkpoint.hpp"
 
 #include <filesystem>
 

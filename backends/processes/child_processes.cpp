@@ -357,7 +357,7 @@ public:
     if (main_knows_ranks()) return {};
     return "main of this program does not begin with `if (const auto code = "
            "troupe::run_rank_if_child(argc, argv, make_recipe)) return *code;` "
-           "(<troupe/processes.hpp>): add that line, or use placement \"threads\"";
+           "(<troupe/trainer.hpp>): add that line, or use placement \"threads\"";
   }
 
   std::unique_ptr<rank_process> start(process_start what, process_sink sink) override {

@@ -1,7 +1,7 @@
 // The hooks that simulated learners answer; they ignore all others.
 #pragma once
 
-#include "troupe/hooks.hpp"
+#include "troupe/observer.hpp"
 
 namespace troupe {
 

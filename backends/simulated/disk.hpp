@@ -8,7 +8,7 @@
 // any order. Only a change that undoes or moves another needs that one, and a rename is atomic.
 #pragma once
 
-#include "troupe/storage.hpp"
+#include "troupe/checkpoint.hpp"
 
 #include <chrono>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // The operations that wait in an adapter of the storage port, with the port's bound.
 #pragma once
 
-#include "troupe/storage.hpp"
+#include "troupe/checkpoint.hpp"
 
 #include <cstddef>
 #include <deque>

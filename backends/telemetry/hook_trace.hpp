@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backends/telemetry/line_file.hpp"
-#include "troupe/hooks.hpp"
+#include "troupe/observer.hpp"
 
 #include <mutex>
 #include <string>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "backends/local/file_descriptor.hpp"
-#include "troupe/hooks.hpp"
 #include "troupe/observer.hpp"
 
 #include <chrono>

@@ -9,8 +9,8 @@
 #include <map>
 
 #include "backends/torch/report_monitor.hpp"
+#include "troupe/accelerator.hpp"
 #include "troupe/callbacks.hpp"
-#include "troupe/lazy.hpp"
 #include "troupe/tuner.hpp"
 
 namespace troupe {

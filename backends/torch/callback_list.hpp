@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "troupe/callback.hpp"
-#include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 namespace troupe {
 

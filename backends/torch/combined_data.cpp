@@ -7,7 +7,7 @@
 #include <set>
 
 #include "backends/torch/ordered_dataset.hpp"
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {

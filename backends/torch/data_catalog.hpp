@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 
 namespace troupe {
 

@@ -1,4 +1,4 @@
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/stack.h>

@@ -13,7 +13,7 @@
 #include <mutex>
 
 #include "backends/checkpoint/safetensors.hpp"
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {

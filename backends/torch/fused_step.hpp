@@ -6,7 +6,7 @@
 #include <string>
 
 #include "troupe/communicator.hpp"
-#include "troupe/hooks.hpp"
+#include "troupe/observer.hpp"
 
 namespace torch::optim {
 class Optimizer;

@@ -2,8 +2,8 @@
 
 #include <fstream>
 
+#include "troupe/accelerator.hpp"
 #include "troupe/failure.hpp"
-#include "troupe/lazy.hpp"
 #include "troupe/module.hpp"
 
 namespace troupe {

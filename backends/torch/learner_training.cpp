@@ -301,10 +301,10 @@ void torch_learner::synchronize_buffers() {
 void torch_learner::handle(const hooks::lr_scheduler_step& h) {
   for (auto& one : optimizers_.all())
     for (auto& schedule : one.schedulers) {
-      const auto due = schedule.plateau() ? schedule::interval::plateau : schedule.how().every;
+      const auto due = schedule.plateau() ? schedule::interval::plateau : schedule.when().every;
       if (due != h.every) continue;
       std::optional<double> metric;
-      if (const auto found = logged_.find(schedule.how().monitor);
+      if (const auto found = logged_.find(schedule.when().monitor);
           schedule.plateau() && found != logged_.end())
         metric = found->second;
       module_->lr_scheduler_step(schedule, metric);

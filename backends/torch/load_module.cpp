@@ -1,4 +1,4 @@
-#include "troupe/load_module.hpp"
+#include "troupe/hyper_parameters.hpp"
 
 #include <fmt/format.h>
 

@@ -324,7 +324,9 @@ loader::loader(std::unique_ptr<loader> inner) : inner_(std::move(inner)) {
 loader::~loader() = default;
 
 const dataset_ptr& loader::data() const { return inner_ ? inner_->data() : state_->data_; }
-const loader::options& loader::how() const { return inner_ ? inner_->how() : state_->how_; }
+const loader::options& loader::settings() const {
+  return inner_ ? inner_->settings() : state_->how_;
+}
 
 void loader::resume(std::int64_t epoch, std::int64_t batch, std::int64_t sample) {
   if (inner_) return inner_->resume(epoch, batch, sample);

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 namespace torch::nn {
 class Module;

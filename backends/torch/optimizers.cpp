@@ -12,22 +12,22 @@
 
 namespace troupe {
 
-scheduler::scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule how)
-    : plain_(std::move(plain)), how_(std::move(how)) {
+scheduler::scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule when)
+    : plain_(std::move(plain)), when_(std::move(when)) {
   if (!plain_) throw user_error(errc::job_failed, "configure_optimizers: a scheduler is null");
   plain_->step();
 }
 
 scheduler::scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau,
-                     schedule how)
-    : plateau_(std::move(plateau)), how_(std::move(how)) {
+                     schedule when)
+    : plateau_(std::move(plateau)), when_(std::move(when)) {
   if (!plateau_) throw user_error(errc::job_failed, "configure_optimizers: a scheduler is null");
 }
 
 void scheduler::step(std::optional<double> metric) {
-  if (++offered_ % std::max<std::int64_t>(how_.frequency, 1) != 0) return;
+  if (++offered_ % std::max<std::int64_t>(when_.frequency, 1) != 0) return;
   if (plateau_ && !metric)
-    throw user_error(errc::job_failed, "a plateau scheduler waits for \"" + how_.monitor +
+    throw user_error(errc::job_failed, "a plateau scheduler waits for \"" + when_.monitor +
                                            "\", which was not logged: log it in validation_step, "
                                            "or name another in schedule::monitor");
   move(metric.value_or(0));
@@ -43,7 +43,7 @@ void scheduler::replay(std::int64_t offered, const std::vector<double>& fed) {
   if (plateau_) {
     for (auto i = fed_.size(); i < fed.size(); ++i) move(fed[i]);
   } else {
-    const auto every = std::max<std::int64_t>(how_.frequency, 1);
+    const auto every = std::max<std::int64_t>(when_.frequency, 1);
     for (auto n = offered / every - offered_ / every; n > 0; --n) plain_->step();
   }
   offered_ = offered;

@@ -1,4 +1,4 @@
-#include "troupe/policy_callbacks.hpp"
+#include "troupe/callback.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

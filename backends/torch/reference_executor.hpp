@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "troupe/data.hpp"
-#include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 namespace troupe {
 

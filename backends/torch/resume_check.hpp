@@ -9,7 +9,7 @@
 #include "troupe/data.hpp"
 #include "troupe/detail/data_order.hpp"
 #include "troupe/options.hpp"
-#include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 namespace troupe {
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {

@@ -1,4 +1,4 @@
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>

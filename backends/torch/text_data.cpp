@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "backends/torch/characters.hpp"
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {

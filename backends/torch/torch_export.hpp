@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 namespace troupe {
 

@@ -219,7 +219,7 @@ void torch_learner::take_device() {
 void torch_learner::mark_step() {
   if (!device_) return;
   auto& cursor = cursor_at(at_);
-  const auto every = cursor.way->how().batches_per_execution;
+  const auto every = cursor.way->settings().batches_per_execution;
   const auto done = at_.batch + 1;
   if (every > 1 && done - cursor.marked < every && done < cursor.last) return;
   cursor.marked = done;
@@ -289,7 +289,7 @@ void torch_learner::describe_optimizers() {
   for (const auto& one : all)
     for (const auto& schedule : one.schedulers) {
       if (manual_) continue;  // training_step moves them
-      const auto stepwise = schedule.how().every == schedule::interval::step;
+      const auto stepwise = schedule.when().every == schedule::interval::step;
       facts.plateau_schedulers |= schedule.plateau();
       facts.step_schedulers |= !schedule.plateau() && stepwise;
       facts.epoch_schedulers |= !schedule.plateau() && !stepwise;

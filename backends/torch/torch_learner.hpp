@@ -20,11 +20,10 @@
 #include "backends/torch/rank_random.hpp"
 #include "backends/torch/resume_check.hpp"
 #include "troupe/detail/metric_accumulator.hpp"
-#include "troupe/hook_profile.hpp"
 #include "troupe/learner.hpp"
 #include "troupe/measures.hpp"
 #include "troupe/module.hpp"
-#include "troupe/recipe.hpp"
+#include "troupe/outcome.hpp"
 #include "troupe/strategy.hpp"
 
 namespace troupe {

@@ -22,7 +22,7 @@
 #include "backends/torch/classifier.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "troupe/callbacks.hpp"
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 #include "troupe/trainer.hpp"
 
 namespace {

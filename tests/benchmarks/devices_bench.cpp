@@ -15,9 +15,9 @@
 
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/lane_thread.hpp"
+#include "troupe/accelerator.hpp"
 #include "troupe/callbacks.hpp"
-#include "troupe/datasets.hpp"
-#include "troupe/lazy.hpp"
+#include "troupe/data.hpp"
 #include "troupe/replicated.hpp"
 #include "troupe/trainer.hpp"
 

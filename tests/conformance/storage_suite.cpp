@@ -1,4 +1,4 @@
-// Goal: every adapter of the storage port keeps the contract of troupe/storage.hpp. Each case
+// Goal: every adapter of the storage port keeps the contract of troupe/checkpoint.hpp. Each case
 // runs on a fresh storage of each adapter, success first and failures after it.
 #include "tests/conformance/storage_suite.hpp"
 

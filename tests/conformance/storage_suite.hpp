@@ -2,7 +2,7 @@
 // adapter is one line in storage_suite.cpp.
 #pragma once
 
-#include "troupe/storage.hpp"
+#include "troupe/checkpoint.hpp"
 
 #include <functional>
 #include <memory>

@@ -17,7 +17,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 #include "troupe/module.hpp"
 
 namespace troupe::testing {

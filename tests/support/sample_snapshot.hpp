@@ -3,7 +3,7 @@
 
 #include "backends/checkpoint/digest.hpp"
 #include "troupe/checkpoint.hpp"
-#include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 #include <cmath>
 #include <cstring>

@@ -17,7 +17,7 @@ CLEAN = {
     "messages/a.hpp": HEADER + "#include <string>\n",
     "messages/a.cpp": '#include "messages/a.hpp"\n// printf("in a comment")\n'
                       'const char* text = "std::cout << getenv()";\n',
-    "actors/include/troupe/job.hpp": HEADER,
+    "actors/include/troupe/trainer.hpp": HEADER,
     "backends/torch/include/troupe/module.hpp": HEADER,
     "tests/CMakeLists.txt": "troupe_test(a SOURCES unit/a_test.cpp)\n",
     "tests/b.py": "def story_of_this_file(folder):\n    pass\n",
@@ -47,7 +47,7 @@ CASES = {
     "layers": (
         [("messages/x.hpp", HEADER + '#include "backends/lane.hpp"\n'),
          ("backends/x.hpp", HEADER + '#include "actors/rank.hpp"\n'),
-         ("backends/x.hpp", HEADER + "#include <troupe/job.hpp>\n"),
+         ("backends/x.hpp", HEADER + "#include <troupe/trainer.hpp>\n"),
          ("actors/x.hpp", HEADER + '#include "troupe/module.hpp"\n'),
          ("actors/include/troupe/x.hpp", HEADER + '#include "messages/a.hpp"\n'),
          ("apps/x.hpp", HEADER + "#include <troupe/actors/rank.hpp>\n"),
@@ -59,8 +59,8 @@ CASES = {
          ("apps/examples/x.hpp", HEADER + "#include <troupe/detail/x.hpp>\n"),
          ("actors/x.hpp", HEADER + '#include "rank.hpp"\n')],
         [("actors/x.hpp", HEADER + '#include "backends/lane.hpp"\n'),
-         ("actors/x.hpp", HEADER + '#include "troupe/job.hpp"\n'),
-         ("actors/include/troupe/x.hpp", HEADER + '#include "troupe/job.hpp"\n'),
+         ("actors/x.hpp", HEADER + '#include "troupe/trainer.hpp"\n'),
+         ("actors/include/troupe/x.hpp", HEADER + '#include "troupe/trainer.hpp"\n'),
          ("apps/x.hpp", HEADER + "#include <troupe/module.hpp>\n"),
          ("apps/service/x.hpp", HEADER + "#include <troupe/module.hpp>\n"),
          ("actors/x.cpp", '#include "backends/determinism/stable_hash.hpp"\n'),

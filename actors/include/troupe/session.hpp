@@ -3,9 +3,9 @@
 #pragma once
 
 #include "troupe/detail/call_outcome.hpp"
-#include "troupe/job.hpp"
 #include "troupe/observer.hpp"
 #include "troupe/ports.hpp"
+#include "troupe/trainer.hpp"
 
 #include <boost/asio/any_completion_handler.hpp>
 #include <boost/asio/any_io_executor.hpp>
@@ -117,7 +117,7 @@ public:
   ///      checkpoint (status `stopped`).
   ///    - The second emission ends the run at once (status `failed`).
   /// 4. Keeps outstanding work on both executors until it completes.
-  /// 5. To hold the job meanwhile, pass `with_handle(job, handle)` (troupe/job.hpp).
+  /// 5. To hold the job meanwhile, pass `with_handle(job, handle)` (troupe/trainer.hpp).
   template <boost::asio::completion_token_for<signature> Token>
   auto async_run(job what, Token&& token) {
     return boost::asio::async_initiate<Token, signature>(

@@ -27,7 +27,7 @@ public:
       : Strategy(std::forward<Parts>(parts)...), ground_(ground) {}
 
   std::unique_ptr<loader> process_dataloader(std::unique_ptr<loader> made, stage purpose) override {
-    auto how = made->how();
+    auto how = made->settings();
     how.prefetch = 0;
     return Strategy::process_dataloader(std::make_unique<loader>(made->data(), how), purpose);
   }

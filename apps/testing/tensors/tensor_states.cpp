@@ -103,7 +103,7 @@ public:
 
   void move_schedulers(schedule::interval after) {
     for (auto& one : optimizers_.all()[0].schedulers)
-      if (one.how().every == after) one.step(std::nullopt);
+      if (one.when().every == after) one.step(std::nullopt);
   }
 
   tensor_states states() && { return std::move(all_); }

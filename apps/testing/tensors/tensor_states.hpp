@@ -8,7 +8,7 @@
 
 #include "apps/testing/payload.hpp"
 #include "troupe/data.hpp"
-#include "troupe/recipe.hpp"
+#include "troupe/strategy.hpp"
 
 namespace troupe {
 

@@ -9,7 +9,7 @@
 #include "apps/testing/tensors/simulated_learner.hpp"
 #include "apps/testing/tensors/tensor_states.hpp"
 #include "backends/torch/classifier.hpp"
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 
 namespace troupe::testing {
 

@@ -4,9 +4,9 @@
 #include "troupe/checkpoint.hpp"
 #include "troupe/communicator.hpp"
 #include "troupe/detail/value_bytes.hpp"
-#include "troupe/hooks.hpp"
+#include "troupe/observer.hpp"
 #include "troupe/options.hpp"
-#include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 #include <atomic>
 #include <chrono>

@@ -5,14 +5,102 @@
 #include "troupe/checkpoint.hpp"
 #include "troupe/communicator.hpp"
 #include "troupe/failure.hpp"
-#include "troupe/storage.hpp"
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe {
+
+// Cluster environments: what the launcher of a process says about its rank. docs/clusters.md has
+// the variables of each one.
+
+/// The cluster-environment port. Read once, when a rank's environment is set up; never written to.
+/// Used by the rank's lane only.
+class cluster_environment {
+public:
+  virtual ~cluster_environment() = default;
+  /// As errors and `doctor` write it.
+  virtual std::string_view name() const = 0;
+  /// All ranks, and this one, from 0.
+  /// @{
+  virtual std::int32_t world() const = 0;
+  virtual std::int32_t rank() const = 0;
+  /// @}
+  /// Among the ranks of one host: 0 prepares data for the others.
+  virtual std::int32_t local_rank() const = 0;
+  /// Index of the host, from 0.
+  virtual std::int32_t node_rank() const { return 0; }
+  /// Where rank 0 can be reached. Empty: the environment does not say.
+  virtual std::string main_address() const { return "127.0.0.1"; }
+  /// None: any free port.
+  virtual std::optional<std::uint16_t> main_port() const { return std::nullopt; }
+  /// Something else has started the processes of the ranks.
+  virtual bool has_processes() const { return false; }
+  /// Throws user_error (bad_configuration) when a job of so many ranks on each of so many hosts
+  /// does not fit the environment.
+  virtual void check(std::int32_t nodes, std::int32_t ranks_per_node) const {
+    (void)nodes, (void)ranks_per_node;
+  }
+  /// Called when the rank is taken down.
+  virtual void teardown() {}
+};
+
+/// All ranks on this host.
+class local_environment : public cluster_environment {
+public:
+  /// 0 <= rank < world.
+  local_environment(std::int32_t rank, std::int32_t world) : rank_(rank), world_(world) {}
+  std::string_view name() const override { return "local"; }
+  std::int32_t world() const override { return world_; }
+  std::int32_t rank() const override { return rank_; }
+  std::int32_t local_rank() const override { return rank_; }
+
+private:
+  std::int32_t rank_;
+  std::int32_t world_;
+};
+
+/// What an environment is read from. The library reads nothing of its process: a program passes
+/// `std::getenv` and the like. None or empty functions: nothing is there.
+struct cluster_facts {
+  /// A variable of the environment; none: it is not set.
+  std::function<std::optional<std::string>(const std::string& name)> variable;
+  /// The lines of a file (LSF names one).
+  std::function<std::vector<std::string>(const std::string& path)> lines;
+  std::string host;  ///< the name of this host
+};
+
+/// Each throws user_error (bad_configuration) that names the variable which is missing, is no
+/// number, or contradicts another one.
+using cluster_environment_ptr = std::shared_ptr<cluster_environment>;
+/// Of torchrun.
+cluster_environment_ptr torchelastic_environment(const cluster_facts& from);
+/// Of Slurm's srun.
+cluster_environment_ptr slurm_environment(const cluster_facts& from);
+/// Of LSF's jsrun.
+cluster_environment_ptr lsf_environment(const cluster_facts& from);
+/// Open MPI, or MPICH and its relatives (PMI).
+cluster_environment_ptr mpi_environment(const cluster_facts& from);
+/// One rank per host.
+cluster_environment_ptr kubeflow_environment(const cluster_facts& from);
+/// The processes that PJRT, the run time of XLA, counts.
+cluster_environment_ptr xla_environment(const cluster_facts& from);
+
+/// What detect_environment found.
+struct detected_environment {
+  cluster_environment_ptr which;  ///< null: none of them, so all ranks are on this host
+  std::string why;                ///< the variables that decided
+};
+/// The first one whose variables are there, in the order torchelastic, slurm, lsf, mpi, xla.
+/// Kubeflow's variables are those of any launcher, so it is never detected. Throws as the
+/// environment that was found.
+detected_environment detect_environment(const cluster_facts& from);
 
 class entropy;
 class lane_backend;

@@ -1,4 +1,3 @@
-#include "troupe/lazy.hpp"
 #include "troupe/accelerator.hpp"
 
 #include <fmt/format.h>

@@ -5,6 +5,7 @@
 #include "troupe/detail/ids.hpp"
 
 #include <compare>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <map>
@@ -256,5 +257,12 @@ private:
 
   std::map<std::string, maker> makers_;
 };
+
+// Why a run ended early: job_outcome::why, and module::why_ended in the hooks at the end of a fit.
+
+/// Why a run ended early; `none`: it did not.
+enum class stop_reason : std::uint8_t { none, hook, early_stopping, caller, interrupt, terminate };
+/// The enumerator's name.
+std::string_view to_string(stop_reason r);
 
 }  // namespace troupe

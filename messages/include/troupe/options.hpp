@@ -2,7 +2,7 @@
 // file, trainer and session fill the same struct.
 #pragma once
 
-#include "troupe/hooks.hpp"
+#include "troupe/observer.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -82,7 +82,7 @@ struct time_knob {
 /// Where ranks live.
 enum class placement_kind : std::uint8_t {
   threads,    ///< of this process
-  processes,  ///< of their own on this host, each of which runs this program (troupe/processes.hpp)
+  processes,  ///< of their own on this host, each of which runs this program (troupe/trainer.hpp)
 };
 /// What carries the ranks' collectives.
 enum class communicator_kind : std::uint8_t {
@@ -118,7 +118,7 @@ enum class accelerator_kind : std::uint8_t {
   lazy,  ///< LibTorch's lazy tensors (troupe/accelerator.hpp)
 };
 
-/// Whether each rank measures how long its hooks take (troupe/hook_profile.hpp).
+/// Whether each rank measures how long its hooks take (troupe/outcome.hpp).
 enum class profiler_kind : std::uint8_t { none, simple };
 
 /// What sums a bucket of gradients.
@@ -355,7 +355,7 @@ struct trainer_options {
   kind_or_name<communicator_kind> communicator = communicator_kind::automatic;
   /// Connections between two ranks of tcp and hier (key `tcp.streams`). Unset: the adapter's.
   std::optional<std::int64_t> tcp_streams;
-  /// processes needs a first line in main (troupe/processes.hpp).
+  /// processes needs a first line in main (troupe/trainer.hpp).
   placement_kind placement = placement_kind::threads;
   /// A name is one of torch_plugins::accelerators of the recipe.
   kind_or_name<accelerator_kind> accelerator = accelerator_kind::automatic;

@@ -1,6 +1,6 @@
 // Goal: a user's own module and data run in the simulator, and are compared with the serial
 // reference.
-#include <troupe/datasets.hpp>
+#include <troupe/data.hpp>
 #include <troupe/module.hpp>
 #include <troupe/testing.hpp>
 #include <troupe/testing/tensors.hpp>

@@ -5,7 +5,7 @@
 #include "actors/checkpoint_machine.hpp"
 #include "backends/simulated/disk.hpp"
 #include "troupe/checkpoint.hpp"
-#include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 #include <cstdint>
 #include <functional>

@@ -1,6 +1,6 @@
 // Goal: a hook message prints its name and its position. The set of hook names is fixed, and names
 // are distinct.
-#include "troupe/hooks.hpp"
+#include "troupe/observer.hpp"
 
 #include "messages/lane.hpp"
 #include "troupe/options.hpp"

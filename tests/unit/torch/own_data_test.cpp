@@ -14,7 +14,6 @@
 #include "backends/torch/data_catalog.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "troupe/data.hpp"
-#include "troupe/datasets.hpp"
 #include "troupe/failure.hpp"
 
 #include "tests/support/catch.hpp"

@@ -10,7 +10,7 @@
 
 #include "backends/checkpoint/digest.hpp"
 #include "backends/torch/models.hpp"
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 #include "troupe/detail/tensor.hpp"
 
 #include "tests/support/catch.hpp"

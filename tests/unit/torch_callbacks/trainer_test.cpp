@@ -14,7 +14,7 @@
 #include "tests/unit/torch_recovery/recovering_job.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/callbacks.hpp"
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 #include "troupe/session.hpp"
 #include "troupe/trainer.hpp"
 

@@ -10,7 +10,7 @@
 #include "tests/support/one_checkpoint.hpp"
 #include "tests/unit/torch_replicated/norm_models.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 #include "troupe/detail/reducer.hpp"
 #include "troupe/replicated.hpp"
 

@@ -1,6 +1,5 @@
 // Goal: a fit on LibTorch's lazy tensors has the weights of a fit on the CPU, and its steps are
 // graphs of which equal ones are compiled once.
-#include "troupe/lazy.hpp"
 #include "troupe/accelerator.hpp"
 
 #include <fstream>
@@ -12,7 +11,7 @@
 #include "tests/support/one_checkpoint.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "troupe/hooks.hpp"
 #include "troupe/learner.hpp"
+#include "troupe/observer.hpp"
 
 namespace troupe::testing {
 

@@ -3,7 +3,7 @@
 #include "tests/unit/torch_recovery/recovering_job.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/measures.hpp"
-#include "troupe/recipe.hpp"
+#include "troupe/strategy.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -6,7 +6,7 @@
 #include "backends/torch/resume_check.hpp"
 #include "tests/support/one_checkpoint.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
-#include "troupe/recipe.hpp"
+#include "troupe/strategy.hpp"
 
 #include "tests/support/catch.hpp"
 

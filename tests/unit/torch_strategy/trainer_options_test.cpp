@@ -15,9 +15,9 @@
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/callbacks.hpp"
-#include "troupe/hook_profile.hpp"
-#include "troupe/load_module.hpp"
+#include "troupe/hyper_parameters.hpp"
 #include "troupe/module.hpp"
+#include "troupe/outcome.hpp"
 #include "troupe/tuner.hpp"
 
 #include "tests/support/catch.hpp"

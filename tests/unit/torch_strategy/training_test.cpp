@@ -9,7 +9,7 @@
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/reference_executor.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
-#include "troupe/datasets.hpp"
+#include "troupe/data.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -69,7 +69,7 @@ struct streaming_loader : loader {
   explicit streaming_loader(std::unique_ptr<loader> inner) : loader(std::move(inner)) {}
   void begin(std::int64_t, std::int64_t first, std::int64_t) override { batch_ = first; }
   item next() override {
-    const auto mine = layout().of_rank(batch_, how().rank);
+    const auto mine = layout().of_rank(batch_, settings().rank);
     const auto numbers = torch::arange(mine.first, mine.first + mine.count, at::kFloat);
     return {value_tuple{{boxed(numbers)}}, mine.count, batch_++};
   }
@@ -109,7 +109,7 @@ TEST_CASE("process_dataloader replaces the loader by one in another order") {
   struct in_order : data_parallel {
     using data_parallel::data_parallel;
     std::unique_ptr<loader> process_dataloader(std::unique_ptr<loader> made, stage) override {
-      auto how = made->how();
+      auto how = made->settings();
       how.shuffle = false;
       return std::make_unique<loader>(made->data(), how);
     }

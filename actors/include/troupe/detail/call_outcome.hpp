@@ -2,7 +2,7 @@
 #pragma once
 
 #include "troupe/call.hpp"
-#include "troupe/job.hpp"
+#include "troupe/trainer.hpp"
 
 #include <boost/asio/associator.hpp>
 

@@ -165,7 +165,7 @@ public:
     return *this;
   }
 
-  /// Changes what each job gets (troupe/recipe.hpp): callbacks, strategies, kinds of devices,
+  /// Changes what each job gets (troupe/strategy.hpp): callbacks, strategies, kinds of devices,
   /// precisions. Called once in each process. Settings such as `callbacks` add to it.
   application& plugins(std::function<void(torch_plugins&)> change);
 

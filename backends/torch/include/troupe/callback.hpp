@@ -3,11 +3,17 @@
 // ones; docs/callbacks.md shows how to use and write them.
 #pragma once
 
+#include "troupe/data.hpp"
+#include "troupe/detail/position.hpp"
+#include "troupe/learner.hpp"
+#include "troupe/options.hpp"
+
 #include <ATen/core/Tensor.h>
 
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,10 +21,6 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-#include "troupe/data.hpp"
-#include "troupe/detail/position.hpp"
-#include "troupe/learner.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -229,6 +231,88 @@ private:
 
   std::function<std::shared_ptr<callback>(const learner_context&)> make_;
   std::shared_ptr<const callback> original_;
+};
+
+// Callbacks that change the options of a job before its ranks start (callback::configure): early
+// stopping, the policy of checkpoints, the schedule of accumulation. All ranks decide on these
+// options at the same step, and a job that can restart keeps their state. Part of
+// <troupe/callbacks.hpp>.
+
+/// `early_stopping{{.monitor = "val/loss", .patience = 5}}`: an entry of
+/// trainer_options::stop_early. Several monitor different values; each may end the run. A resumed
+/// fit goes on counting.
+class early_stopping : public callback {
+public:
+  /// Options that are impossible are refused when the job starts.
+  explicit early_stopping(early_stopping_options how = {}) : how_(std::move(how)) {}
+  /// Adds the entry. Throws user_error (bad_configuration) if there is one for the same value with
+  /// other settings.
+  void configure(trainer_options& options) const override;
+  bool reads_gradients() const override { return false; }
+
+private:
+  early_stopping_options how_;
+};
+
+/// `model_checkpoint{{.keep_best = 3, .monitor = "val/accuracy", .maximize = true}}`: the policy
+/// trainer_options::checkpoint. Without it that option holds. Without effect in a fast_dev_run.
+class model_checkpoint : public callback {
+public:
+  /// Options that are impossible are refused when the job starts.
+  explicit model_checkpoint(checkpoint_policy how = {}) : how_(std::move(how)) {}
+  /// Sets the policy. Throws user_error (bad_configuration), with what differs, if there is another
+  /// one than the default.
+  void configure(trainer_options& options) const override;
+  bool reads_gradients() const override { return false; }
+
+private:
+  checkpoint_policy how_;
+};
+
+/// `gradient_accumulation_scheduler{{0, 4}, {4, 2}}`: 4 micro-batches in a step, and 2 from epoch 4
+/// on. It is trainer_options::accumulate_schedule. Before its first epoch a step has one
+/// micro-batch.
+class gradient_accumulation_scheduler : public callback {
+public:
+  /// By epoch, from 0: how many micro-batches a step has from there on, at least 1. Throws
+  /// user_error (bad_configuration) for an empty schedule and for impossible numbers.
+  /// @{
+  gradient_accumulation_scheduler(
+      std::initializer_list<std::pair<const std::int64_t, std::int64_t>> schedule)
+      : gradient_accumulation_scheduler(std::map<std::int64_t, std::int64_t>{schedule}) {}
+  explicit gradient_accumulation_scheduler(std::map<std::int64_t, std::int64_t> schedule);
+  /// @}
+  /// Sets the schedule. Throws user_error (bad_configuration) if there is another one, or if
+  /// accumulate_grad_batches is set.
+  void configure(trainer_options& options) const override;
+  bool reads_gradients() const override { return false; }
+
+private:
+  std::map<std::int64_t, std::int64_t> schedule_;
+};
+
+// A report of lazy tensors.
+
+/// What lazy_report takes.
+struct lazy_report_options {
+  std::string path;  ///< a file, which is replaced
+};
+
+/// `debug` of Lightning's XLAStrategy. At the end of each epoch it logs `lazy/step_marks`,
+/// `lazy/graphs`, `lazy/compilations` and `lazy/fallbacks`: the counts of the process that has the
+/// most. At the end of training rank 0 writes report_of_lazy() to `path`, while no rank is in a
+/// step. Other accelerators are refused with a user_error, and so is a file that cannot be written.
+class lazy_report : public callback {
+public:
+  /// Writes where `how` says.
+  explicit lazy_report(lazy_report_options how);
+  void setup(module& m, stage purpose) override;
+  void on_train_epoch_end(module& m, std::int64_t epoch) override;
+  void on_train_end(module& m) override;
+  bool reads_gradients() const override { return false; }
+
+private:
+  lazy_report_options how_;
 };
 
 }  // namespace troupe

@@ -4,7 +4,7 @@
 //                                            troupe::timer{{.max_time = 2h}}}};
 //   auto outcome = trainer.fit<classifier>(with, data);
 //
-// Early stopping, checkpoints and the schedule of accumulation: troupe/policy_callbacks.hpp, which
+// Early stopping, checkpoints and the schedule of accumulation: troupe/callback.hpp, which
 // this header includes.
 #pragma once
 
@@ -20,7 +20,6 @@
 
 #include "troupe/callback.hpp"
 #include "troupe/options.hpp"
-#include "troupe/policy_callbacks.hpp"
 
 namespace troupe {
 

@@ -7,7 +7,6 @@
 #include "troupe/detail/tensor.hpp"
 #include "troupe/hyper_parameters.hpp"
 #include "troupe/optimizers.hpp"
-#include "troupe/recipe.hpp"
 #include "troupe/strategy.hpp"
 
 #include <torch/nn/module.h>
@@ -318,8 +317,7 @@ struct module : torch::nn::Module {
   /// Last reduced values.
   const metrics& logged() const;
   /// Keeps the fields of `all` (troupe/hyper_parameters.hpp): they are saved with each checkpoint,
-  /// and load_from_checkpoint (troupe/load_module.hpp) makes a module from them. Call it in the
-  /// constructor.
+  /// and load_from_checkpoint makes a module from them. Call it in the constructor.
   template <class Struct>
   void save_hyperparameters(const Struct& all) {
     hyper_parameters_ = hyper_parameters_of(all);

@@ -1,7 +1,7 @@
 // The result of configure_optimizers: optimizers, each with its schedulers.
 #pragma once
 
-#include "troupe/hooks.hpp"
+#include "troupe/observer.hpp"
 
 #include <concepts>
 #include <cstdint>
@@ -140,12 +140,12 @@ class scheduler {
 public:
   /// Throws user_error if null. One that is not a plateau's makes its first step here.
   /// @{
-  scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule how);
-  scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau, schedule how);
+  scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule when);
+  scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau, schedule when);
   /// @}
 
   /// When it steps.
-  const schedule& how() const { return how_; }
+  const schedule& when() const { return when_; }
   /// Whether it reads a metric.
   bool plateau() const { return plateau_ != nullptr; }
   /// One step; counts for `frequency`. Throws user_error when a plateau scheduler gets no metric.
@@ -164,7 +164,7 @@ private:
 
   std::shared_ptr<torch::optim::LRScheduler> plain_;
   std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau_;
-  schedule how_;
+  schedule when_;
   std::int64_t offered_ = 0;
   std::vector<double> fed_;
 };
@@ -213,7 +213,7 @@ public:
     return attach(std::make_shared<S>(last(), std::forward<Arguments>(arguments)...),
                   std::move(how));
   }
-  /// Attaches a plan of <troupe/optimizers.hpp>.
+  /// Attaches a plan of `schedules`.
   optimizers& scheduled(const schedules::plan& which, schedule how = {});
   /// Attaches a scheduler to the optimizer added last. Throws user_error if there is none.
   /// @{

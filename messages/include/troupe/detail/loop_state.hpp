@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "troupe/detail/position.hpp"
-#include "troupe/stop_reason.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

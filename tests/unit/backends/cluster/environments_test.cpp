@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "backends/cluster/host_list.hpp"
-#include "troupe/cluster_environment.hpp"
 #include "troupe/failure.hpp"
+#include "troupe/ports.hpp"
 
 #include "tests/support/catch.hpp"
 

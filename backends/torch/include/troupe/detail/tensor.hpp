@@ -11,7 +11,6 @@
 
 #include "troupe/communicator.hpp"
 #include "troupe/detail/value_bytes.hpp"
-#include "troupe/snapshot.hpp"
 #include "troupe/value.hpp"
 
 namespace troupe {

@@ -1,4 +1,4 @@
-#include "troupe/hook_profile.hpp"
+#include "troupe/outcome.hpp"
 
 #include <fmt/format.h>
 
