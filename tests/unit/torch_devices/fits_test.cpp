@@ -371,7 +371,7 @@ TEST_CASE("replicated: results and gradients go to an output device other than t
   const auto expected = net->forward(x);
   const auto wanted = torch::autograd::grad({expected.sum()}, {net->scale})[0];
   net->to(home);
-  const auto out = GENERATE_COPY(other, c10::Device{c10::kCPU});
+  const auto out = GENERATE_COPY(as<c10::Device>{}, other, at::kCPU);
   const std::vector<c10::Device> used = GENERATE_COPY(std::vector{home, other}, std::vector{home});
   replicated<norm_net> parallel{net, {.device_ids = used, .output_device = out}};
   const auto got = parallel(x.to(home));
