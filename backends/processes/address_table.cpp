@@ -1,9 +1,9 @@
 #include "backends/processes/address_table.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -22,33 +22,40 @@ namespace {
 
 constexpr unsigned port_bits = 16;
 
+[[noreturn]] void refuse() {
+  throw user_error(errc::device,
+                   fmt::format("tcp: the kernel gives no memory file: {}; raise the limits of open "
+                               "files and of memory (ulimit)",
+                               std::strerror(errno)));
+}
+
 }  // namespace
 
 std::shared_ptr<address_table> address_table::create(const std::array<std::uint8_t, 32>& secret) {
-  const int file = ::memfd_create("troupe-addresses", MFD_CLOEXEC);
-  if (file < 0 || ::ftruncate(file, sizeof(sheet)) != 0) {
-    const auto why = fmt::format("tcp: the kernel gives no memory file: {}", std::strerror(errno));
-    if (file >= 0) ::close(file);
-    throw user_error(errc::device, why);
-  }
-  auto control_segment = adopt(file);
+  file_descriptor file{::memfd_create("troupe-addresses", MFD_CLOEXEC)};
+  if (!file || ::ftruncate(file.get(), sizeof(sheet)) != 0) refuse();
+  auto control_segment = over(std::move(file));
   control_segment->sheet_->secret = secret;
   return control_segment;
 }
 
 std::shared_ptr<address_table> address_table::adopt(int descriptor) {
   struct stat about {};
-  void* at = MAP_FAILED;
-  if (::fstat(descriptor, &about) == 0 && about.st_size == static_cast<off_t>(sizeof(sheet)))
-    at = ::mmap(nullptr, sizeof(sheet), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (at == MAP_FAILED) throw internal_error("an inherited descriptor is no address table");
-  return std::shared_ptr<address_table>(new address_table(descriptor, static_cast<sheet*>(at)));
+  if (::fstat(descriptor, &about) != 0 || about.st_size != static_cast<off_t>(sizeof(sheet)))
+    throw internal_error("an inherited descriptor is no address table");
+  file_descriptor copy{::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)};
+  if (!copy) refuse();
+  return over(std::move(copy));
 }
 
-address_table::~address_table() {
-  ::munmap(sheet_, sizeof(sheet));
-  ::close(file_);
+std::shared_ptr<address_table> address_table::over(file_descriptor file) {
+  void* at = ::mmap(nullptr, sizeof(sheet), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (at == MAP_FAILED) refuse();
+  return std::shared_ptr<address_table>(
+      new address_table(std::move(file), static_cast<sheet*>(at)));
 }
+
+address_table::~address_table() { ::munmap(sheet_, sizeof(sheet)); }
 
 std::array<std::uint8_t, 32> address_table::secret() const { return sheet_->secret; }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "backends/local/file_descriptor.hpp"
 #include "backends/tcp/tcp.hpp"
 
 namespace troupe {
@@ -20,13 +21,15 @@ public:
 
   /// Creates a table. Throws user_error if the kernel has no memory for it.
   static std::shared_ptr<address_table> create(const std::array<std::uint8_t, 32>& secret);
-  /// From an inherited descriptor, which it owns from here on. Throws internal_error.
+  /// From an inherited descriptor. The table keeps a copy, because the ranks of a process share the
+  /// descriptor, and may come after others have left. Throws internal_error if it is no table, and
+  /// user_error if the kernel has no descriptor or memory for it.
   static std::shared_ptr<address_table> adopt(int descriptor);
   ~address_table() override;
   address_table(const address_table&) = delete;
   address_table& operator=(const address_table&) = delete;
 
-  int descriptor() const { return file_; }
+  int descriptor() const { return file_.get(); }
   std::array<std::uint8_t, 32> secret() const;
 
   void publish(const group_description& who, const tcp_address& at) override;
@@ -34,9 +37,10 @@ public:
 
 private:
   struct sheet;
-  address_table(int file, sheet* at) : file_(file), sheet_(at) {}
+  static std::shared_ptr<address_table> over(file_descriptor file);
+  address_table(file_descriptor file, sheet* at) : file_(std::move(file)), sheet_(at) {}
 
-  const int file_;
+  const file_descriptor file_;
   sheet* const sheet_;
 };
 

@@ -2,8 +2,6 @@
 // replaced.
 #include "backends/processes/address_table.hpp"
 
-#include <unistd.h>
-
 #include "tests/support/catch.hpp"
 
 namespace troupe {
@@ -45,11 +43,21 @@ TEST_CASE("two processes see the same table and secret") {
   std::array<std::uint8_t, 32> secret{};
   secret[31] = 9;
   const auto table = address_table::create(secret);
-  const auto other = address_table::adopt(::dup(table->descriptor()));
+  const auto other = address_table::adopt(table->descriptor());
   CHECK(other->secret() == secret);
   other->publish(member(0, 3), here(5));
   CHECK(table->find(member(1, 3), 0) == here(5));
   CHECK_THROWS_AS(table->publish(member(address_table::ranks_max, 3), here(6)), user_error);
+}
+
+// A rank may leave a process that lives on, and another one may come there: each adopts the table.
+TEST_CASE(
+    "the last rank of a process leaves, and another one comes: the descriptor is still open") {
+  const auto table = address_table::create({});
+  address_table::adopt(table->descriptor()).reset();
+  const auto again = address_table::adopt(table->descriptor());
+  again->publish(member(0, 3), here(5));
+  CHECK(table->find(member(1, 3), 0) == here(5));
 }
 
 }  // namespace
