@@ -161,7 +161,10 @@ std::int32_t shards_of(const job& what, const ports& world) {
 }
 
 fit_plan checked_plan(const job& what) {
-  if (!what.recipe) throw internal_error("a job without a recipe");
+  if (!what.recipe)
+    throw user_error(errc::bad_usage,
+                     "the job has no recipe: give one that recipe_for, make_recipe or call_recipe "
+                     "has made");
   if (what.options.ranks < 1)
     throw user_error(errc::bad_configuration,
                      fmt::format("ranks is {}: a world has at least one", what.options.ranks));

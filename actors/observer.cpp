@@ -92,6 +92,9 @@ listed_observer spawn_observer_with_queue(std::size_t limit, caf::actor_system& 
                                           actor_error_handler trouble, const observer_factory& make,
                                           supervisor_actor supervisor) {
   auto inner = make();
+  if (!inner)
+    throw user_error(errc::bad_usage,
+                     "an observer factory made no observer: return one, or leave the factory out");
   auto queue = std::make_shared<observation_queue>(inner->wants_hooks(), limit);
   auto shared = std::make_shared<std::unique_ptr<observer>>(std::move(inner));
   auto weak = supervisor.address();

@@ -62,6 +62,8 @@ job_status job_handle::status() const {
 }
 
 void job_handle::follow(const std::shared_ptr<event_stream>& stream) const {
+  if (!stream)
+    throw user_error(errc::bad_usage, "job_handle::follow: the stream is null: make one first");
   of_ ? of_->follower->add(stream) : stream->end();
 }
 
@@ -94,6 +96,7 @@ struct session::engine {
     std::mutex guard;
     std::map<std::uint64_t, target_ptr> all;
     std::uint64_t newest = 0;
+    bool survivors = false;  // some job has left a rank or an observer behind
   };
 
   target_ptr target_of(const job& what);
@@ -144,6 +147,9 @@ void identify(job& what) {
 
 session::session(executor_type executor, ports world, session_options options)
     : engine_([&] {
+        if (options.threads == 0)
+          throw user_error(errc::bad_usage,
+                           "session_options::threads is 0: no job could run; give at least 1");
         const seam::thread_reference_release release;
         return std::make_shared<engine>(std::move(executor), std::move(world), options);
       }()) {}
@@ -261,12 +267,14 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   setup.id = job_id{world.random->draw()};
   const auto events = what.events;
   const auto started = what.started;
+  // Throws where another job has the stream, whose events go on.
+  const auto into_events = events ? events->attach() : observer_factory{};
   stream_end unless_started{events};
   configure(what);
   setup.what = with_checkpoint_found(std::move(what), world);
   const auto target = target_of(setup.what);
   setup.what.observers.push_back(job_follower::observe(target->follower));
-  if (events) setup.what.observers.push_back(events->attach());
+  if (events) setup.what.observers.push_back(into_events);
   setup.world = world;
   settle_devices(setup.what);
   // From here on the options count shards.
@@ -288,6 +296,7 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
     {
       const std::lock_guard lock(jobs->guard);
       jobs->all.erase(target->id);
+      jobs->survivors |= !outcome.survivors.empty();
     }
     complete(std::move(outcome));
   };
@@ -332,14 +341,15 @@ job_outcome session::run(job what) {
   return answer.get();
 }
 
-// Jobs that still run are asked to end; whatever is left of them ends on a thread of its own,
-// because the actor system waits for its actors and this destructor does not.
+// Jobs that still run are asked to end. What is left of them, and of jobs with survivors, ends on a
+// thread of its own, because the actor system waits for its actors and this destructor does not.
 session::~session() {
   if (!engine_) return;
   const seam::thread_reference_release release;
   bool busy = false;
   {
     const std::lock_guard lock(engine_->running->guard);
+    busy = engine_->running->survivors;
     for (const auto& [number, target] : engine_->running->all) {
       target->send({request_abort{"the session was destroyed", failure_kind::session_closed}});
       busy = true;

@@ -150,3 +150,26 @@ TEST_CASE("the stream of a refused job or of a job that never runs ends", "[even
   loop.run();
   CHECK(ends == 2);
 }
+
+TEST_CASE("a stream that a second job is given: that job is refused, the first one's events go on",
+          "[events]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  const auto events = std::make_shared<event_stream>(loop.get_executor());
+  std::vector<std::string> life;
+  std::function<void(observation_ptr)> next = [&](observation_ptr event) {
+    if (!event) return;
+    life.push_back(event_of(*event));
+    events->async_next(next);
+  };
+  int finished = 0, refused = 0;
+  const auto count = [&](const job_outcome& o) { ++(o.ok() ? finished : refused); };
+  s.async_fit(integer_job(events), count);
+  s.async_fit(integer_job(events), count);
+  events->async_next(next);
+  loop.run();
+  CHECK(finished == 1);
+  CHECK(refused == 1);
+  REQUIRE_FALSE(life.empty());
+  CHECK(life.back() == "job_ended");
+}

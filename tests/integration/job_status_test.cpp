@@ -294,6 +294,7 @@ TEST_CASE("a stream that joins late: events from then on, and the end with the j
   CHECK(life.back() == "job_ended");
   // A stream has one job, a stream with hooks joins none, and an ended job has no events.
   CHECK_THROWS_AS(held.follow(late), user_error);
+  CHECK_THROWS_AS(held.follow(nullptr), user_error);
   CHECK_THROWS_AS(held.follow(std::make_shared<event_stream>(loop.get_executor(),
                                                              event_stream_options{.hooks = true})),
                   user_error);

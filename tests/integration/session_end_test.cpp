@@ -94,6 +94,35 @@ TEST_CASE("destroying a session while a job runs leaks no thread and no descript
   CHECK(held{}.within(before));
 }
 
+TEST_CASE("an observer that does not return: its session is destroyed without waiting for it",
+          "[session]") {
+  using namespace std::chrono_literals;
+  struct stuck final : observer {
+    explicit stuck(std::shared_future<void> until) : opened(std::move(until)) {}
+    void on(const observation&) override { opened.wait(); }
+    std::shared_future<void> opened;
+  };
+  const held before;
+  std::promise<void> open;
+  asio::io_context loop;
+  std::optional<session> s{std::in_place, loop.get_executor()};
+  job what;
+  what.options.ranks = 2;
+  what.options.batch_size = 2;
+  what.options.time.detect = 10ms;
+  what.recipe = std::make_shared<integer_recipe>(integer_options{.can_wait = true});
+  what.observers = {
+      [opened = open.get_future().share()] { return std::make_unique<stuck>(opened); }};
+  const auto outcome = s->run(std::move(what));
+  CHECK(outcome.ok());
+  CHECK(outcome.survivors == std::vector<std::string>{"observer: still flushing"});
+  auto destroyed = std::async(std::launch::async, [&] { s.reset(); });
+  CHECK(destroyed.wait_for(10s) == std::future_status::ready);
+  open.set_value();
+  destroyed.wait();
+  while (!held{}.within(before)) std::this_thread::yield();
+}
+
 TEST_CASE("a session is destroyed without waiting for another thread that used it", "[session]") {
   asio::io_context loop;
   std::promise<void> ran, destroyed;

@@ -211,3 +211,28 @@ TEST_CASE("no actor is left after any kind of end", "[session]") {
     CHECK(s.actors_running() <= 1);  // the supervisor itself may still be terminating
   }
 }
+
+TEST_CASE("a session without threads is refused", "[session]") {
+  asio::io_context loop;
+  CHECK_THROWS_WITH((session{loop.get_executor(), local_ports(), {.threads = 0}}),
+                    Catch::Matchers::Contains("session_options::threads is 0"));
+}
+
+TEST_CASE("a job without a recipe: the outcome's failure is a user_error", "[session]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  CHECK_THROWS_AS(s.run(job{}).rethrow(), user_error);
+}
+
+TEST_CASE("an observer factory that makes none: the job goes on, and a late failure says so",
+          "[session]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  auto what = integer_job({}, 2);
+  what.observers = {[] { return std::unique_ptr<observer>{}; }};
+  const auto outcome = s.run(std::move(what));
+  CHECK(outcome.ok());
+  REQUIRE(outcome.late.size() == 1);
+  CHECK(outcome.late[0].hook == "observer");
+  CHECK_THAT(outcome.late[0].what, Catch::Matchers::Contains("made no observer"));
+}

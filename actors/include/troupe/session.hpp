@@ -78,12 +78,13 @@ private:
 /// What a session is made with, beside its ports.
 struct session_options {
   /// Threads of the actors; they sleep when idle. Two, so that the supervisor can run while another
-  /// actor runs.
+  /// actor runs. At least 1, else the session's constructor throws user_error (bad_usage).
   std::size_t threads = 2;
 };
 
 /// Thread-safe. Movable. Destruction while jobs run asks them to end and returns at once. Their
-/// completions still arrive through their executors, as failures of the kind session_closed.
+/// completions still arrive through their executors, as failures of the kind session_closed. It
+/// does not wait for survivors of a job (job_outcome::survivors), which may run on.
 class session {
 public:
   /// Where completion handlers run unless they have an executor of their own.

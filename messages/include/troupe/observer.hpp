@@ -295,7 +295,8 @@ public:
   virtual void finish(std::uint64_t dropped) { (void)dropped; }
 };
 
-/// Makes a job's observer when the job starts.
+/// Makes a job's observer when the job starts; never null. What it throws is in job_outcome::late,
+/// and the job goes on without this observer.
 using observer_factory = std::function<std::unique_ptr<observer>()>;
 
 }  // namespace troupe
