@@ -314,7 +314,8 @@ TEST_CASE("lazy: any exchange of gradients ends in the weights of the CPU", "[la
   CHECK(difference(classifying({}), options) < rounding);
 }
 
-TEST_CASE("lazy: buffers of ranks become rank 0's, and an idle rank steps along", "[lazy]") {
+TEST_CASE("lazy: buffers become rank 0's, and a rank without samples takes part in the step",
+          "[lazy]") {
   // In micro-batches of 2 x 8 the last one of 17 samples leaves nothing for rank 1.
   const auto samples = GENERATE(20, 17);
   CAPTURE(samples);
@@ -502,7 +503,7 @@ TEST_CASE("lazy: batches_per_execution leaves a training's weights as they are",
   CHECK(graphs_of({.recipe = make(100), .options = steps}) <= apart - 8);
 }
 
-TEST_CASE("lazy: the report has counters and the operators that wait", "[lazy]") {
+TEST_CASE("lazy: the report has the counters and the operators that have not run yet", "[lazy]") {
   const auto kind = lazy_devices();
   const auto x = at::ones({8}).to(lazy_device());
   const auto waiting = x * 2;
