@@ -103,7 +103,7 @@ void fit_machine::set_up(actions& out) {
 
 void fit_machine::resume(actions& out) {
   if (phase_ != phase::at_point || point_.number == 0)
-    throw internal_error("fit machine: resumed without a point");
+    throw internal_error("fit machine: resumed, but no point was kept");
   go_on();
   emit(out);
 }

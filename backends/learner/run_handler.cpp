@@ -95,7 +95,7 @@ bool run_handler::handle_step(learner& who, std::span<const hook> hooks, std::si
   const auto inner = [&, body = hooks.subspan(1, inside)] {
     for (std::uint32_t handled = 0; pass(who, body, handled), handled < body.size(); ++handled) {
       if (!handle_one(who, body[handled], no_closure, into))
-        throw internal_error("a closure's hook answers that it waits: it has to throw not_yet");
+        throw internal_error("a hook inside a closure returned `waits`: it must throw not_yet");
       current_ = &hooks.front();
       if (lane_.current) lane_.current(*current_);
     }
