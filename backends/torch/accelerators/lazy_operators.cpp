@@ -114,7 +114,7 @@ void draw_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     result = result.toTensor().to(device);
 }
 
-// As native_dropout of the host, whose mask has the numbers of the rank's generator.
+// Does what native_dropout does on the host: the rank's generator draws the mask.
 void drop_out(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below(lazy_key);
   const auto* given = arguments_of(op, stack);
