@@ -73,10 +73,10 @@ struct collective {
   /// Whose lane it is.
   std::int32_t rank = 0;
   std::int32_t ranks = 1;  ///< that take part
-  /// The generation whose communicator it is.
+  /// The generation of the communicator.
   std::uint64_t generation = 0;
-  /// Counts those of all ranks in this generation, from 1: equal numbers of the ranks are one
-  /// collective. 0: of a subgroup.
+  /// Counts the collectives of all ranks in this generation, from 1. Reports of several ranks with
+  /// one number are the same collective. 0: a collective of a subgroup.
   std::uint64_t number = 0;
   /// What was called.
   collective_kind kind = collective_kind::barrier;
@@ -90,7 +90,7 @@ struct collective {
 /// Reduced values became known (rank 0 sends them): `logged` at optimizer step `at.step`. After a
 /// failure, those of the newest steps come again, the same as before.
 struct metrics {
-  /// Of the hook that reduced them.
+  /// The position of the hook that reduced them.
   position at;
   /// The values that became known, by name.
   troupe::metrics logged;
@@ -100,7 +100,7 @@ struct metrics {
 /// Rank 0 finished a step or an evaluation batch: for progress displays. The first to be dropped
 /// when a queue is full.
 struct progress {
-  /// Of the hook that ended the step or batch.
+  /// The position of the hook that ended the step or batch.
   position at;
   std::int64_t batches = undefined;  ///< of the loader, after limits
   std::int64_t samples = 0;          ///< consumed so far, all ranks
@@ -135,7 +135,7 @@ using observation_ptr = std::shared_ptr<const observation>;
 
 /// How many observations a queue had no room for. Metrics and lifecycle events are never dropped.
 struct dropped_observations {
-  /// Of seen::progress.
+  /// Dropped observations of the type seen::progress.
   std::uint64_t progress = 0;
   std::uint64_t hooks = 0;  ///< and collectives
 

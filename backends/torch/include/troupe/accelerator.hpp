@@ -113,7 +113,7 @@ using accelerator_factory = std::function<accelerator_ptr()>;
 /// By name, as `--accelerator` takes it. A program adds or replaces entries.
 using accelerator_table = std::map<std::string, accelerator_factory, std::less<>>;
 
-/// Those of accelerator_kind.
+/// The accelerators of accelerator_kind.
 accelerator_table default_accelerators();
 
 /// An accelerator and the devices of a job on this host.

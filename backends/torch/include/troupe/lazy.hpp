@@ -12,7 +12,7 @@ namespace troupe {
 
 /// Since the process started. All of its ranks count together.
 struct lazy_counts {
-  std::int64_t marks = 0;         ///< step marks: ends of steps, and reads by the host
+  std::int64_t step_marks = 0;    ///< ends of steps, and reads by the host
   std::int64_t graphs = 0;        ///< that were run
   std::int64_t compilations = 0;  ///< graphs that had no equal before, and were compiled
   /// Operators that ran one by one on the host, by name (`aten::...`), with their number of calls.
