@@ -153,7 +153,7 @@ void acceptor::tend() {
   ++tended_;
 }
 
-// Later: the frame of the coroutine that calls this goes first.
+// Posted, so that the calling coroutine's frame is destroyed before `tended_` falls.
 void acceptor::untend() {
   asio::post(context_, [this] {
     const std::lock_guard hold{mutex_};

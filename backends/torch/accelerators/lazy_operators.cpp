@@ -27,7 +27,7 @@ namespace troupe {
 namespace {
 
 constexpr auto lazy_key = c10::DispatchKey::DeferredInit;
-// Under which rank_random.cpp fills in the rank's generator.
+// The key under which rank_random.cpp fills in the rank's generator.
 constexpr auto draws_key = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 thread_local std::optional<c10::Device> creating;
