@@ -340,6 +340,15 @@ def headers(tree):
             yield Finding(path, 1, "no #pragma once")
 
 
+def named_headers(tree):
+    """Comments, texts and pages name public headers that exist."""
+    known = {path.partition("/include/")[2] for path in tree.text if "/include/troupe/" in path}
+    for path, number, line in tree.lines(lambda p: p.endswith((".md", ".hpp", ".cpp"))):
+        for named in re.findall(r"(?<![\w/])troupe/[a-z_/]+\.hpp\b", line):
+            if named not in known:
+                yield Finding(path, number, f"there is no public header {named}")
+
+
 def catch_last(tree):
     for path, code in tree.sources("tests"):
         found = list(includes(code))
@@ -372,7 +381,7 @@ def dead_files(tree):
 RULES = [layers, torch_rooms, torch_umbrella, file_length, machine_header, flags_in_a_row,
          function_length, width, blanks,
          sleeps, prints, environment, process_wide, devices, pure_machines, caf_rooms, names, words, places,
-         headers, catch_last, top_level, dead_files, *documented_tests.RULES, *prose.RULES]
+         headers, named_headers, catch_last, top_level, dead_files, *documented_tests.RULES, *prose.RULES]
 
 
 def check(root, excused=None):
