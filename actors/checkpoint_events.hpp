@@ -84,7 +84,7 @@ struct answered {
   bool has_monitor = false;        ///< what a commit file that was read says
   double monitor = 0;
 };
-/// Say `flushed` when nothing is in flight or waits any more.
+/// Asks for `flushed`, which follows when nothing is in flight and nothing waits.
 struct flush {};
 
 using event = std::variant<begin, offered, committed, opened, answered, flush>;

@@ -47,10 +47,12 @@ void hook_requests::take(const hook_outcome& outcome) {
 
 // The number of batches of the epoch in progress, those before a resume included.
 std::int64_t fit_intervals::epoch_batches(const loader_length& loader) const {
-  if (loop_.epoch != loaders_.resumed_epoch || loader.each < 1 || loaders_.resumed_cursor < 0)
+  if (loop_.epoch != loaders_.resumed_epoch || loader.batch_samples < 1 ||
+      loaders_.resumed_cursor < 0)
     return loader.batches;
   const auto left = std::max<std::int64_t>(0, loader.samples - loaders_.resumed_cursor);
-  return loaders_.resumed_batch + left / loader.each + (left % loader.each != 0 ? 1 : 0);
+  return loaders_.resumed_batch + left / loader.batch_samples +
+         (left % loader.batch_samples != 0 ? 1 : 0);
 }
 
 std::int64_t fit_intervals::batches_of(const loader_length& loader, stage s) const {

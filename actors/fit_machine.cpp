@@ -103,7 +103,7 @@ void fit_machine::set_up(actions& out) {
 
 void fit_machine::resume(actions& out) {
   if (phase_ != phase::at_point || point_.number == 0)
-    throw internal_error("fit machine: resumed without a point");
+    throw internal_error("fit machine: resumed, but no point was kept");
   go_on();
   emit(out);
 }
@@ -127,12 +127,12 @@ void fit_machine::adopt(const resume_point& where) {
 }
 
 void fit_machine::ran(std::uint32_t handled, const hook_outcome& outcome, actions& out) {
-  check(handled, outcome.word);
+  check(handled, outcome.verdict);
   segment_.handled += handled;
   segment_.in_flight = 0;
   learn(outcome, out);
   requests_.take(outcome);
-  if (outcome.word == run_verdict::skip_epoch)
+  if (outcome.verdict == run_verdict::skip_epoch)
     enter(phase::epoch_end);
   else if (segment_.handled == segment_.length)
     leave_phase(out);
@@ -140,7 +140,7 @@ void fit_machine::ran(std::uint32_t handled, const hook_outcome& outcome, action
 }
 
 void fit_machine::settle(std::uint32_t handled, const hook_outcome& outcome, actions& out) {
-  const bool whole = outcome.word == run_verdict::proceed && handled == segment_.in_flight;
+  const bool whole = outcome.verdict == run_verdict::proceed && handled == segment_.in_flight;
   const bool applied = phase_ == phase::window && (applied_ || outcome.samples > 0);
   segment_.handled += handled;
   segment_.in_flight = 0;

@@ -40,7 +40,7 @@ public:
   bool finished() const { return phase_ == phase::done; }
   /// Waits at a step boundary for stop_at.
   bool holding() const;
-  /// Has done the step that stop_at named with `pause`, and waits for `rewind`.
+  /// True once the step that stop_at named with `pause` is done: the machine waits for `rewind`.
   bool paused() const { return phase_ == phase::at_point && stop_.agreed.has_value(); }
   /// No step comes any more: a snapshot taken so far is the last of the run.
   bool closing() const;

@@ -238,7 +238,7 @@ std::uint64_t fit_machine::digest() const {
   for (const auto& one : loop_.early_stopping) h.add(one.best).add(one.has_best).add(one.waited);
   h.add(loaders_.all.size());
   for (const auto& one : loaders_.all)
-    h.add(one.stage).add(one.dataloader).add(one.batches).add(one.samples).add(one.each);
+    h.add(one.stage).add(one.dataloader).add(one.batches).add(one.samples).add(one.batch_samples);
   h.add(optimizers_.optimizers).add(optimizers_.step_schedulers);
   h.add(optimizers_.epoch_schedulers).add(optimizers_.plateau_schedulers);
   h.add(optimizers_.accumulates_itself);

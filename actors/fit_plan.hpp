@@ -12,7 +12,7 @@
 
 namespace troupe {
 
-/// Clipping of gradients; there is none without one.
+/// How gradients are clipped. A plan without it does not clip.
 struct clip_plan {
   double limit = 0;
   hooks::clip_gradients::algorithm how = hooks::clip_gradients::algorithm::norm;

@@ -12,7 +12,7 @@
 
 namespace troupe {
 
-/// A point, and the state that ranks hold of it. A regular value.
+/// The point at which a generation begins, and the ranks' state there. A regular value.
 struct generation_base {
   resume_point point;  ///< number 0: no rank holds one, and all begin at the newest checkpoint
   std::string digest;  ///< of the state

@@ -57,7 +57,7 @@ public:
   /// place of a new process only. One that is not ready in time leaves.
   std::vector<std::int32_t> homes_for(std::size_t ranks, std::vector<std::int32_t> homes,
                                       bool none_starts, std::vector<std::int32_t>& started);
-  /// As many spares as the job wants: returns those that are to be started now.
+  /// Restores the job's number of spares. Returns the spares that are to be started now.
   std::vector<std::int32_t> refill();
 
   const place* find(std::int32_t number) const;

@@ -44,7 +44,7 @@ struct answered {
   fence at;
   std::uint32_t handled = 0;
   hook_outcome outcome;
-  std::optional<failure> what;  ///< when outcome.word == failed
+  std::optional<failure> what;  ///< when outcome.verdict == failed
 };
 /// The lane has ended; `last` when its learner threw on the way out.
 struct lane_ended {

@@ -180,7 +180,7 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
   if (in_flight_ != at.sequence)
     throw internal_error("rank machine: an answer to hooks that are not in flight");
   in_flight_.reset();
-  const bool threw = outcome.word == run_verdict::failed;
+  const bool threw = outcome.verdict == run_verdict::failed;
   sometimes(here_.overdue && !threw, coverage_point::rank_done_after_all);
   const auto failed_with = [failed] { return failed ? *failed : failure{}; };
   switch (phase_) {
@@ -232,7 +232,7 @@ void rank_machine::settle(std::uint32_t handled, const hook_outcome& outcome, ac
 // on_exception follows from the first cause. A failure of the run in flight may have its own cause.
 void rank_machine::answered_in_closing(const hook_outcome& outcome, const failure* failed,
                                        actions& out) {
-  const bool threw = outcome.word == run_verdict::failed;
+  const bool threw = outcome.verdict == run_verdict::failed;
   if (std::exchange(here_.rewinding, false)) {
     torn_ = threw;
     digest_ = outcome.state_digest;

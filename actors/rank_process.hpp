@@ -29,7 +29,7 @@ public:
   rank_host(const rank_host&) = delete;
   rank_host& operator=(const rank_host&) = delete;
 
-  /// A message from the supervisor's side; others than a brief and orders are not listened to.
+  /// Takes a rank_spec, a warm_up or an order of the supervisor's side. Ignores other messages.
   void receive(link_message&& what);
   /// All ranks have ended, and their last messages are sent.
   bool ended() const;

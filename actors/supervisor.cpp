@@ -190,8 +190,8 @@ close_generation supervisor_state::completed(close_generation order) const {
   return order;
 }
 
-// Before the ranks go on from the base: what a holder of the base knows. Another rank may have
-// shown a part of that.
+// Before the ranks go on from the base, observers get the rows that a holder of the base has kept.
+// Some of them may have been sent by another rank before.
 void supervisor_state::show_rows(const form_generation& order, std::int32_t rank) {
   if (!order.holders.empty() && rank != order.holders.front()) return;
   const auto known = std::exchange(rows, {});

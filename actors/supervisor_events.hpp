@@ -75,7 +75,7 @@ struct trouble {
   bool ends_job = false;
 };
 
-/// Of a rank's messages the machine ignores what only the caller needs: exceptions, snapshots,
+/// The machine ignores what only the caller needs in a rank's messages: exceptions, snapshots,
 /// figures, results.
 using event = std::variant<begin, prepared, step_done, stop_vote, rank_finished, rank_failed,
                            closed_generation, rank_busy, torn_down, rank_down, checkpointer_done,
@@ -134,7 +134,7 @@ struct generation_end {
   std::int64_t base_step = 0;
   std::int64_t steps_redone = 0;    ///< finished in an earlier generation, and done again here
   std::int32_t ranks = 0;           ///< processes with ranks; ranks where they are threads
-  std::optional<failure> ended_by;  ///< with `others`; none: `changed`, or the job ended with it
+  std::optional<failure> ended_by;  ///< has its `others`; none: see `changed`, or the job ended
   membership_change changed = membership_change::none;
   friend bool operator==(const generation_end&, const generation_end&) = default;
 };
@@ -144,7 +144,7 @@ struct complete {
   stop_reason why = stop_reason::none;
   loop_state loop;
   generation_id generation;
-  std::optional<failure> first;  ///< with `others`
+  std::optional<failure> first;  ///< has its `others`; none: no failure
   std::vector<generation_end> generations;
   std::vector<std::string> survivors;
   std::vector<failure> late;

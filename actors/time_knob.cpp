@@ -52,7 +52,7 @@ void check(const time_knob& knob) {
                                  "or up to a year",
                                  std::chrono::duration<double>(knob.hook_limit).count()));
   const auto all = derive(knob);
-  refuse_unless_inside("a look at the hook in flight (time.detect)", all.tick, "time.hook_limit",
+  refuse_unless_inside("the check of a running hook (time.detect)", all.tick, "time.hook_limit",
                        all.hook_limit);
   refuse_unless_inside("a hook at its limit", all.hook_limit + all.tick,
                        "the deadline of collectives", all.collective);

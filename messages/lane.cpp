@@ -6,7 +6,7 @@
 namespace troupe {
 
 void hook_outcome::merge(hook_outcome&& later) {
-  if (later.word != run_verdict::proceed) word = later.word;
+  if (later.verdict != run_verdict::proceed) verdict = later.verdict;
   stop |= later.stop;
   save_due |= later.save_due;
   validation_due |= later.validation_due;

@@ -31,7 +31,7 @@ struct ran {
   fence at;                   ///< the run's
   std::uint32_t handled = 0;  ///< hooks of the run that were entered and left without an exception
   hook_outcome outcome;
-  std::optional<caught> failed_with;  ///< outcome.word == failed
+  std::optional<caught> failed_with;  ///< outcome.verdict == failed
 };
 
 }  // namespace troupe

@@ -323,7 +323,8 @@ void job_book::remove(const std::string& name) {
   delete_later(fresh);
 }
 
-// What stays here because the service is killed or a file resists is tried again by the next one.
+// If the service is killed meanwhile, or a file cannot be removed, the folder stays. The next
+// service removes it when it starts.
 void job_book::delete_later(fs::path folder) {
   asio::post(starter_, [folder = std::move(folder)] {
     std::error_code none;

@@ -148,7 +148,7 @@ private:
   }
 
   due now_;                         // the rest of the chain that is being taken
-  std::array<entry, listed> next_;  // `count_` of them, the earliest last; before all the heap
+  std::array<entry, listed> next_;  // the `count_` earliest entries, the earliest last
   std::size_t count_ = 0;
   std::vector<entry> all_;             // the heap
   std::vector<std::uint32_t> behind_;  // by slot: the next of its chain

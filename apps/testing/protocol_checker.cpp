@@ -49,7 +49,7 @@ void protocol_checker::announced(const seen::lifecycle& what, std::chrono::nanos
     forming_ = what.generation;
     if (!std::exchange(replaced_, false)) ++(changes_ ? planned_ : formed_);
     changes_ = false;
-    // Of ranks that would all move one stays, and moves with a second change.
+    // If all ranks move, one of them stays first and moves with a second change.
     judge(
         formed_ <= 1 + max_restarts_ && planned_ <= 2 * requested_, budget,
         [&] {

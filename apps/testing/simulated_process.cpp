@@ -173,8 +173,8 @@ void simulated_process::settle(link_message&& what) {
   if (spawned.newest()) owner_.rank_lives(settling_, spawned.newest());
 }
 
-// As `live` in actors/rank_process.cpp: without an order to end, or before its ranks have ended,
-// the process ends without cleanup.
+// Follows `live` in actors/rank_process.cpp: without an order to end, or before its ranks have
+// ended, the process ends without cleanup.
 void simulated_process::exit(bool closed) {
   process_end how;
   how.clean = closed && host_->ended();

@@ -45,7 +45,7 @@ public:
 private:
   struct share {
     std::chrono::nanoseconds waited{0};
-    std::map<std::int32_t, std::uint64_t> last;  // by rank: how often
+    std::map<std::int32_t, std::uint64_t> last;  // by rank: how often it arrived last
   };
   std::int32_t ranks_per_host_ = 1;
   std::map<std::int32_t, share> shares_;  // by host

@@ -4,7 +4,9 @@
 namespace troupe::program {
 
 void add_bench(const command& app, const schema& all, const context& around, const choose& chosen) {
-  const auto bench = app.add_command("bench", "how fast this machine is at it").require_command();
+  const auto bench =
+      app.add_command("bench", "measures training, collectives and recovery on this machine")
+          .require_command();
   add_bench_collectives(bench, around, chosen);
   add_bench_fit(bench, all, around, chosen);
   add_bench_control(bench, around, chosen);

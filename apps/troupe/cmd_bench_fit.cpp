@@ -165,7 +165,7 @@ void add_bench_fit(const command& bench_app, const schema& all, const context& a
   auto flags = std::make_shared<setting_flags>();
   auto rounds = std::make_shared<int>(3);
   flags->add(command, *changed);
-  command.add("--rounds", *rounds, "each of one rank and of all (3)");
+  command.add("--rounds", *rounds, "fits of one rank, and as many of all ranks (3)");
   command.on_chosen([=, &around] {
     chosen([=, &around] {
       auto result = join(*changed, flags->taken(around.variables));

@@ -173,7 +173,8 @@ program_end doctor(bool json, const context& around) {
 }  // namespace
 
 void add_doctor(const command& app, const context& around, const choose& chosen) {
-  const auto command = app.add_command("doctor", "what is here, what can be used, what is wrong");
+  const auto command = app.add_command(
+      "doctor", "versions, communicators and devices of this machine, and problems");
   auto json = std::make_shared<bool>(false);
   command.add_flag("--json", *json, "one object");
   command.on_chosen([=, &around] { chosen([=, &around] { return doctor(*json, around); }); });

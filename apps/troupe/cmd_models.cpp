@@ -7,7 +7,7 @@
 namespace troupe::program {
 
 void add_models(const command& app, const context& around, const choose& chosen) {
-  const auto command = app.add_command("models", "what can be trained");
+  const auto command = app.add_command("models", "lists the models that can be trained");
   auto json = std::make_shared<bool>(false);
   command.add_flag("--json", *json, "one object per line");
   auto layers = std::make_shared<bool>(false);

@@ -161,7 +161,8 @@ void say(const nlohmann::json& s, console& screen) {
   }
   if (!never.empty()) screen.result(never);
   if (const auto n = s["twins"].get<std::uint64_t>())
-    screen.result(fmt::format("determinism check: {} runs were repeated in a disturbed host", n));
+    screen.result(
+        fmt::format("determinism check: {} runs were repeated with other memory and addresses", n));
   screen.result(fmt::format("trace {}  violations {}", s["trace_digest"].get<std::string>(),
                             s["violations"].get<std::uint64_t>()));
 }
@@ -293,7 +294,7 @@ program_end again(const simulate_flags& flags, const context& around) {
 
 void add_simulate(const command& app, const context& around, const choose& chosen) {
   const auto command =
-      app.add_command("simulate", "run jobs in the simulator, with schedules and faults");
+      app.add_command("simulate", "runs jobs in the simulator, with schedules and faults");
   auto f = std::make_shared<simulate_flags>();
   const auto ranks = command.add("--ranks", f->ranks, "of each job (8)");
   const auto steps = command.add("--steps", f->steps, "optimizer steps of each job (20)");
@@ -313,8 +314,9 @@ void add_simulate(const command& app, const context& around, const choose& chose
                          .excludes(faults);
   const auto restarts = command.add("--max-restarts", f->max_restarts,
                                     "how often each job may form a new generation (0)");
-  const auto repeat = command.add_flag("--twins", f->determinism_checks,
-                                       "repeat each run in a disturbed host and compare");
+  const auto repeat =
+      command.add_flag("--twins", f->determinism_checks,
+                       "repeat each run with other memory and addresses, and compare");
   const auto seconds =
       command.add("--seconds", f->seconds, "end after this many seconds of this machine");
   const auto replay = command.add("--replay", f->replay, "run a case again").type_name("CASE");

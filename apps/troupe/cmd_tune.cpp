@@ -87,8 +87,9 @@ program_end tune_rate(const schema& all, const given& what, const context& aroun
   const auto curve = tune.models().rates_found(outcome);
   if (!curve.suggestion)
     throw user_error(errc::job_failed,
-                     fmt::format("{} of the losses are of use, too few to find a learning rate: "
-                                 "raise --steps, or lower --max-rate",
+                     fmt::format("{} losses are finite, too few to find a learning rate, as the "
+                                 "first 10 steps and the last one do not count: raise --steps, or "
+                                 "lower --max-rate",
                                  std::ranges::count_if(curve.losses,
                                                        [](double x) { return std::isfinite(x); })));
   tune.print({{"schema", "troupe.tune/1"},

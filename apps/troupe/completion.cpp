@@ -34,7 +34,7 @@ std::string named(std::string_view text, const std::string& program) {
   return replaced(replaced(std::string{text}, "_troupe", safe), " troupe", " " + program);
 }
 
-// For the shells' single quotes.
+// Puts `text` in single quotes, escaped as the shell expects it.
 std::string quoted(const std::string& text, shell of) {
   std::string out = "'";
   for (const char c : text) {

@@ -76,7 +76,8 @@ public:
     add_fit(top, stage::validate, "validate", "validates a run's or a checkpoint's weights",
             chosen);
     add_fit(top, stage::test, "test", "tests a run's or a checkpoint's weights", chosen);
-    add_fit(top, stage::predict, "predict", "predicts with them, one line of JSON each", chosen);
+    add_fit(top, stage::predict, "predict",
+            "predicts with a run's weights, one line of JSON per sample", chosen);
     add_tune(top, schema_, around, chosen);
     add_write(top, around, chosen);
     add_checkpoint(top, schema_, around, chosen);

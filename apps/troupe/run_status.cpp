@@ -23,7 +23,7 @@ std::string plain(const ordered_json& object, const char* name) {
 
 namespace {
 
-// As `render` prints a failure.
+// The text that `render` makes of a failure, made of its JSON.
 std::string failure_text(const ordered_json& what) {
   std::string text;
   const auto known = [&](const char* name) { return what.contains(name) && !what[name].is_null(); };

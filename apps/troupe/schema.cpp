@@ -125,8 +125,8 @@ void add_reports(schema& s, const trainer_options& d) {
       "test and predict in LibTorch's inference mode, else without gradients only");
   add(s, "callbacks", kind::texts, words{}, "--callback",
       "NAME[,KEY=VALUE...], may repeat: lr_monitor, gradient_norms, throughput, device_stats, "
-      "ranks, timer, ema, swa, early_stopping, model_checkpoint, "
-      "gradient_accumulation_scheduler")
+      "ranks, figures, tensorboard, timer, ema, swa, early_stopping, model_checkpoint, "
+      "gradient_accumulation_scheduler, lr_range, lazy_report, torch_profiler")
       .shape = "NAME";
   add(s, "logger", kind::words, words{"csv"}, "--logger",
       "files with the metrics of a run; several with commas", {"csv", "tensorboard"});

@@ -19,7 +19,7 @@ words names_of(const own_names& own, const words& built_in) {
   return all;
 }
 
-// With which choices the settings from `first` on are there.
+// The settings from `first` on exist only if `chooser` has one of `names`.
 void only_with(schema& s, std::size_t first, const std::string& chooser, const words& names) {
   for (auto i = first; i < s.size(); ++i) {
     s[i].chooser = chooser;

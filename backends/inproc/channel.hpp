@@ -55,7 +55,7 @@ struct channel {
     return ended.load(std::memory_order_seq_cst) & ~closed;
   }
 
-  /// As far as is known, the member runs on the core of another member.
+  /// True if the member was last seen on the core of another member.
   bool shares_core(std::size_t member) const noexcept;
 
   static constexpr std::size_t ring_least = 4;  ///< previous, current and next; a power of two

@@ -87,7 +87,7 @@ private:
   void fail(const presence& of, std::string_view why) noexcept;
   /// Throws what a piece of work threw while this rank's thread was in it.
   void raise_own(const presence& of);
-  /// How an operation ended that did not end well; `arrived`: before the group was aborted.
+  /// The result of an operation that failed; `arrived`: the rank called it before the abort.
   work_result verdict(const place& at, std::uint64_t number, bool arrived) const {
     return end_.result_of(at.in->id, number, at.rank(), arrived);
   }

@@ -90,7 +90,7 @@ private:
   bool verdict_ = false;
   std::atomic<bool> open_{false};  // there is more to do than one slice
   std::atomic<std::uint32_t> helpers_{0};
-  // Of large operations.
+  // Used by large operations only.
   alignas(64) slices slices_;
   std::atomic<std::uint64_t> claimed_{0};
   std::atomic<std::size_t> done_{0};

@@ -48,10 +48,10 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
         return false;
       }
       answer.handled += static_cast<std::uint32_t>(1 + inside);
-      if (answer.outcome.word == run_verdict::skip_epoch) break;
+      if (answer.outcome.verdict == run_verdict::skip_epoch) break;
     }
     if (run.keep_point && answer.handled == hooks.size() &&
-        answer.outcome.word == run_verdict::proceed) {
+        answer.outcome.verdict == run_verdict::proceed) {
       current_ = &hooks.back();
       who.keep_point();
     }
@@ -72,13 +72,13 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
 bool run_handler::stops_before(const hook& next, hook_outcome& so_far) const {
   if (!lane_.word || lane_.word->load(std::memory_order_acquire) == attention::none) return false;
   if (so_far.samples > 0 || next.is<hooks::lr_scheduler_step, hooks::rewind>()) return false;
-  so_far.word = run_verdict::attention;
+  so_far.verdict = run_verdict::attention;
   return true;
 }
 
 // Called inside the catch block.
 void run_handler::failed(ran& answer, failure what) const {
-  answer.outcome.word = run_verdict::failed;
+  answer.outcome.verdict = run_verdict::failed;
   if (current_) {
     what.hook = name(*current_);
     what.epoch = where(*current_).epoch;
@@ -95,7 +95,7 @@ bool run_handler::handle_step(learner& who, std::span<const hook> hooks, std::si
   const auto inner = [&, body = hooks.subspan(1, inside)] {
     for (std::uint32_t handled = 0; pass(who, body, handled), handled < body.size(); ++handled) {
       if (!handle_one(who, body[handled], no_closure, into))
-        throw internal_error("a closure's hook answers that it waits: it has to throw not_yet");
+        throw internal_error("a hook inside a closure returned `waits`: it must throw not_yet");
       current_ = &hooks.front();
       if (lane_.current) lane_.current(*current_);
     }
@@ -123,7 +123,7 @@ bool run_handler::handle_one(learner& who, const hook& h, const closure& inner,
   current_ = &h;
   if (!std::exchange(skip_entry_, false) && watched()) enter(h);
   auto outcome = who.on(h, inner);
-  if (outcome.word == run_verdict::waits) return false;
+  if (outcome.verdict == run_verdict::waits) return false;
   into.merge(std::move(outcome));
   return true;
 }
@@ -156,7 +156,7 @@ bool rewinds(const hook_run& run) {
 }  // namespace
 
 bool has_failed(bool before, const hook_run& run, const ran& answer) {
-  if (answer.outcome.word != run_verdict::failed) return before && !rewinds(run);
+  if (answer.outcome.verdict != run_verdict::failed) return before && !rewinds(run);
   const bool left = !run.hooks.empty() && run.hooks.front().is<hooks::teardown>() &&
                     answer.failed_with && answer.failed_with->record.follows;
   return before || !left;

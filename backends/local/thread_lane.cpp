@@ -124,7 +124,7 @@ private:
     if (!broken_) broken_ = refusal_without_learner(run);
     ran answer;
     answer.at = run.at;
-    answer.outcome.word = broken_ ? run_verdict::failed : run_verdict::proceed;
+    answer.outcome.verdict = broken_ ? run_verdict::failed : run_verdict::proceed;
     if (broken_) {
       answer.failed_with.emplace(caught{recorded(broken_), broken_});
       if (!run.hooks.empty()) answer.failed_with->record.hook = name(run.hooks.front());

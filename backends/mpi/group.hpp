@@ -25,7 +25,7 @@ public:
 
   const group_description& who() const { return who_; }
 
-  // By lanes; no lock of the engine.
+  // Called by lanes, which do not hold the engine's lock.
 
   /// Throws internal_error when too many are in flight. Nothing is done before the next pump.
   std::shared_ptr<task> submit(const std::vector<std::int32_t>& members, submission what,
@@ -40,7 +40,7 @@ public:
   std::string why() const { return end_.why(); }
   void close();
 
-  // By the engine.
+  // Called by the engine, which holds its lock.
 
   /// Begins to open the group. Until it is `opened`, a pump does little.
   void open(MPI_Comm world);

@@ -18,7 +18,7 @@ public:
   communicator& control() { return *control_; }
   int device() const { return device_; }
 
-  /// By the owning lane only. Throws internal_error when too many are in flight.
+  /// For the owning lane only. Throws internal_error when too many are in flight.
   std::shared_ptr<operation> submit(const std::vector<std::int32_t>& members, submission what,
                                     std::chrono::nanoseconds deadline);
   /// Ends the operation if its group has ended.
@@ -29,7 +29,7 @@ public:
   std::string why() const;
   void close();
 
-  // By the watcher.
+  // Called by the watcher's thread.
 
   /// True while something is under way.
   bool step();

@@ -46,7 +46,7 @@ private:
 
   int file_;
   page* page_;
-  std::thread::id shows_life_;  ///< the thread that does; none before show_life
+  std::thread::id shows_life_;  ///< the thread that called show_life; none before
 };
 
 }  // namespace troupe

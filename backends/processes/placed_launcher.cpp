@@ -214,7 +214,7 @@ private:
     });
   }
 
-  // Not the loop's thread.
+  // Must not be called by the loop's thread, which it waits for.
   void wait_for_child(std::chrono::seconds limit) {
     std::unique_lock lock(guard_);
     news_.wait_for(lock, limit, [this] { return !child_lives_; });

@@ -113,7 +113,7 @@ private:
   std::atomic<std::uint32_t> waiters_{0};
   std::atomic<std::uint32_t> blocked_{0};  // waiters while another thread drives
 
-  // Of the driving thread: the operation at hand.
+  // For the driving thread only: the operation in progress.
   std::shared_ptr<operation> head_;
   std::uint64_t base_ = 0;  // its first step
   std::uint64_t at_ = 0;    // the step at hand, counted from there

@@ -26,7 +26,7 @@ public:
   std::int32_t rank() const { return who_.rank; }
   /// The number of a rank of this group in texts.
   std::int32_t name_of(std::int32_t rank) const { return who_.named_from + rank; }
-  /// As far as is known, each of `members` has a core of its own while it waits.
+  /// True if ranks may spin, and no other rank of `members` was last seen on this rank's core.
   bool may_spin(const std::vector<std::int32_t>& members) const noexcept;
   shared_bell& bell() const { return region_->rank(who_.rank).bell; }
   /// Where registered memory of this rank lies in the region.
@@ -74,7 +74,7 @@ public:
 
 private:
   std::size_t find_or_open(const rank_set& members);
-  /// With `text` in place of the reason's own: no memory is needed to abort.
+  /// Replaces the reason's own text by `text`, so that an abort allocates no memory.
   void abort(const collectives::end_reason& why, std::string_view text) noexcept;
 
   const group_description who_;

@@ -31,8 +31,8 @@ public:
   collectives::outcome how;
   bool verdict = false;  ///< decide: valid when it ended well
 
-  // The deadline, for the thread that drives: when it passes, and the channel's position at its
-  // start.
+  // For the thread that drives the channel: when the deadline passes, and the channel's position
+  // when that time was set.
   std::optional<shared_bell::clock::time_point> until;
   std::uint64_t come_to = 0;
 

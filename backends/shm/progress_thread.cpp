@@ -37,8 +37,8 @@ file_descriptor make_alarm() {
   return file;
 }
 
-// Signals of the process are for its own threads: ours inherits what the thread that starts it has
-// blocked.
+// Blocks all signals while the progress thread is started, which inherits that. So signals of the
+// process go to the program's own threads.
 class signals_blocked {
 public:
   signals_blocked() {

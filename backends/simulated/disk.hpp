@@ -63,7 +63,7 @@ public:
   /// The disk after a power loss: keeps of `pending()` what `kept` selects, and what that depends
   /// on. A lost page holds zeros.
   simulated_disk after_power_loss(const std::function<bool(std::size_t)>& kept) const;
-  /// As above; bit i keeps number i; those past 63 are lost.
+  /// The same. Bit i of `kept` keeps change number i; changes past 63 are lost.
   simulated_disk after_power_loss(std::uint64_t kept) const;
 
   /// One entry, seen from outside.

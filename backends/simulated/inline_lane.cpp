@@ -144,7 +144,7 @@ private:
     }
     const auto& answer = now_->answer;
     const bool more =
-        answer.handled < now_->run.hooks.size() && answer.outcome.word == run_verdict::proceed;
+        answer.handled < now_->run.hooks.size() && answer.outcome.verdict == run_verdict::proceed;
     more ? schedule_next(self) : finish();
   }
 
@@ -163,7 +163,7 @@ private:
   void answer_broken() {
     if (!broken_) broken_ = refusal_without_learner(now_->run);
     auto& answer = now_->answer;
-    answer.outcome.word = broken_ ? run_verdict::failed : run_verdict::proceed;
+    answer.outcome.verdict = broken_ ? run_verdict::failed : run_verdict::proceed;
     if (broken_) {
       auto& failed = answer.failed_with.emplace(caught{describe(broken_), broken_});
       failed.record.hook = name(now_->run.hooks.front());

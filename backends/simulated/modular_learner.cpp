@@ -102,7 +102,7 @@ private:
   }
   static hook_outcome waits() {
     hook_outcome out;
-    out.word = run_verdict::waits;
+    out.verdict = run_verdict::waits;
     return out;
   }
 

@@ -89,7 +89,7 @@ private:
   }
   static hook_outcome waits() {
     hook_outcome out;
-    out.word = run_verdict::waits;
+    out.verdict = run_verdict::waits;
     return out;
   }
 
@@ -130,7 +130,7 @@ private:
   // The state of a null learner is known to all ranks; its transfer costs the time of its size.
   hook_outcome restore(const hooks::restore_state& h) {
     auto out = share_weights(h.donors.front());
-    if (out.word == run_verdict::waits) return out;
+    if (out.verdict == run_verdict::waits) return out;
     if (std::ranges::find(h.donors, context_.rank) == h.donors.end()) {
       resumed_.epoch = h.at.epoch;
       resumed_.batch = h.at.batch;

@@ -106,7 +106,7 @@ tcp_address acceptor::listen() {
 std::shared_ptr<mesh> acceptor::enter(const group_description& who) {
   const auto address = listen();
   auto fresh = std::make_shared<mesh>(who, options_.streams);
-  // Of two ranks the higher one dials.
+  // The higher one of two ranks dials.
   fresh->dials(who.rank * options_.streams);
   {
     const std::lock_guard hold{mutex_};
@@ -153,7 +153,7 @@ void acceptor::tend() {
   ++tended_;
 }
 
-// Later: the frame of the coroutine that calls this goes first.
+// Posted, so that the calling coroutine's frame is destroyed before `tended_` falls.
 void acceptor::untend() {
   asio::post(context_, [this] {
     const std::lock_guard hold{mutex_};

@@ -27,8 +27,8 @@ public:
   virtual bool early(const frame_header& header) = 0;
   /// A frame's header and extension. Returns where its body belongs, if it has one.
   virtual std::byte* frame(const frame_header& header, std::span<const std::byte> extension) = 0;
-  /// The body of the frame before is in place; right after `frame` if it has none. Never called
-  /// for a body that the sender did not finish.
+  /// The body of the last frame is complete in memory. Called right after `frame` if there is no
+  /// body; never for a body that the sender did not finish.
   virtual void landed(const frame_header& header) = 0;
 };
 

@@ -86,7 +86,7 @@ public:
   bool aborted() const noexcept { return end_.aborted(); }
   bool quiescent() const noexcept;
   std::string why() const { return end_.why(); }
-  /// As tcp_communicator's.
+  /// See tcp_communicator::when_aborted.
   void when_aborted(std::function<void(const std::string&)> what);
   /// The handle is destroyed: sends `bye` to the peers, or ends the group if operations are in
   /// flight.

@@ -212,7 +212,7 @@ void rank_monitor::on_train_batch_end(module& m, const step_output&, const batch
   const bool known = took.count() > 0;
   const auto rate = known ? static_cast<double>(samples_) / took.count() : 0;
   const auto share = known ? std::clamp(waited / took, 0.0, 1.0) : 0;
-  // Ranks that log at all log the same names: each rank counts only in its own.
+  // All ranks must log the same names, so each rank logs those of the others with weight 0.
   for (std::int32_t rank = 0; rank < std::min(m.world(), ranks_max); ++rank) {
     const double mine = rank == m.rank() ? 1 : 0;
     m.log_ratio(fmt::format("rank/{}/samples_per_second", rank), mine * rate, mine);

@@ -77,7 +77,7 @@ comm_hook comm_hook_of(const gradient_options& from) {
                  const gradient_bucket& bucket) { return powersgd_hook(*state, bucket); };
     case comm_hook_kind::noop: return noop_hook;
   }
-  throw internal_error("a communication hook of no kind");
+  throw internal_error("the kind of the communication hook is unknown");
 }
 
 }  // namespace troupe

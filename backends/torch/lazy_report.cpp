@@ -29,7 +29,7 @@ void lazy_report::on_train_epoch_end(module& m, std::int64_t) {
   const auto log = [&](const char* name, std::int64_t number) {
     m.log(name, static_cast<double>(number), {.reduce = log_reduction::max});
   };
-  log("lazy/step_marks", counts.marks);
+  log("lazy/step_marks", counts.step_marks);
   log("lazy/graphs", counts.graphs);
   log("lazy/compilations", counts.compilations);
   log("lazy/fallbacks", fallbacks);

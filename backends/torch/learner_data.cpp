@@ -60,7 +60,7 @@ void torch_learner::handle(const hooks::process_dataloader& h) {
     length.dataloader = number;
     length.batches = layout.batches();
     length.samples = layout.size;
-    length.each = layout.ranks * layout.batch_size;
+    length.batch_samples = layout.ranks * layout.batch_size;
     walks.push_back({std::move(way), data->size()});
     outcome_->loaders.push_back(length);
   }

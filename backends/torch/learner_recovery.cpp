@@ -408,7 +408,7 @@ void torch_learner::handle(const hooks::restore_state& h) {
   keep_point();
 }
 
-// Of the parameters that are defined, by their place among them.
+// `from` has the gradients by the index of their parameter among the defined parameters.
 void torch_learner::take_gradients(const std::map<std::size_t, at::Tensor>& from) {
   std::size_t i = 0;
   for (const auto& parameter : module_->parameters()) {

@@ -83,7 +83,7 @@ snapshot_ptr torch_learner::take_snapshot(const loop_state& loop) {
   return taken;
 }
 
-// With the states in optimizer_states_ and module_json_.
+// Also takes the states from optimizer_states_ and module_json_.
 std::shared_ptr<snapshot> torch_learner::snapshot_of(const loop_state& loop,
                                                      std::vector<tensor_blob> model,
                                                      const metric_accumulator& steps,
@@ -101,8 +101,8 @@ std::shared_ptr<snapshot> torch_learner::snapshot_of(const loop_state& loop,
   return taken;
 }
 
-// Of a job that has failed: without the other ranks, so the values that they logged are those of
-// their last exchange. Nothing can be saved if the weights are not those of the point.
+// Saves the point of a job that has failed. The other ranks take no part, so their logged values
+// are those of the last exchange. Nothing is saved if the weights are not those of the point.
 void torch_learner::save_point(const loop_state& loop) {
   if (!module_ || !kept_ || torn_ || kept_->done.steps != loop.steps) return;
   forget_step();

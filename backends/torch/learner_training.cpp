@@ -37,7 +37,7 @@ void torch_learner::handle(const hooks::on_train_batch_start& h) {
   strategy_->on_train_batch_start(batch_, h.at.batch);
   if (word == batch_verdict::undecided) return;
   if (strategy_->reduce_boolean_decision(word == batch_verdict::skip_epoch, decision::any))
-    outcome_->word = run_verdict::skip_epoch;
+    outcome_->verdict = run_verdict::skip_epoch;
 }
 
 void torch_learner::handle(const hooks::tbptt_split_batch&) {

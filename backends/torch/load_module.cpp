@@ -39,7 +39,7 @@ std::int64_t integer_of(const std::string& name, const value& from, std::int64_t
 double number_of(const std::string& name, const value& from) {
   if (const auto* x = from.get_if<double>()) return *x;
   if (const auto* x = from.get_if<std::int64_t>()) return static_cast<double>(*x);
-  // As JSON has them.
+  // JSON has no such numbers, so they are texts there.
   if (const auto* x = from.get_if<std::string>(); x && (*x == "nan" || *x == "inf" || *x == "-inf"))
     return learner_json::number_from(*x);
   refuse_field(name, from, "a number");

@@ -218,7 +218,7 @@ void perplexity::update(const at::Tensor& prediction, const at::Tensor& target) 
     refuse(fmt::format("logits ({}) and targets ({}) do not fit: give (..., V) and (...)",
                        fmt::join(prediction.sizes(), ", "), fmt::join(target.sizes(), ", ")));
   const auto words = prediction.size(-1);
-  // As rows of labels, so that targets are checked and ignored as everywhere.
+  // `flat` checks the targets and leaves out ignored ones, as it does for labels.
   const auto [logits, truth] =
       flat(prediction.reshape({-1, words}), target.reshape({-1}),
            {.classes = std::max<std::int64_t>(words, 2), .ignore_index = ignore_index_});
@@ -319,7 +319,7 @@ at::Tensor auroc::compute_with(strategy* how) const {
 at::Tensor auroc::result(const at::Tensor& sums) const {
   const auto counts = sums.to(at::kDouble);
   const auto totals = counts.sum(-1);
-  // Those that reach at least threshold i, from the highest threshold to the lowest.
+  // How many scores reach at least threshold i, from the highest threshold to the lowest.
   const auto reaching = counts.flip(-1).cumsum(-1).narrow(-1, 0, thresholds_);
   return averaged(area_under(reaching[1], reaching[0], totals[1], totals[0]), totals[1]);
 }

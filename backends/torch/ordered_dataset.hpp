@@ -8,8 +8,8 @@
 
 namespace troupe {
 
-/// A loader reads its entries from first to last in every epoch: the ledger's permutation would
-/// undo the order that they have. Entry i of two epochs is not the same.
+/// Its entries have the order of the epoch already. So a loader reads them from first to last and
+/// does not apply the ledger's permutation. Entry i is another sample in another epoch.
 class ordered_dataset : public dataset {
 public:
   /// Entries of epoch keys.epoch, by place. `shuffled`: a training whose data_loading::shuffle is

@@ -202,7 +202,7 @@ private:
     std::int64_t samples = 0;  // of the dataset
     std::int64_t epoch = undefined;
     std::int64_t next = undefined;
-    std::int64_t last = undefined;  // of the pass
+    std::int64_t last = undefined;  // where the pass ends, exclusive
     std::int64_t marked = 0;        // micro-batches before the last step mark
   };
   loader_cursor& cursor_at(const position& at);

@@ -193,7 +193,7 @@ TEST_CASE("one thread handles runs in order and answers each of them once", "[la
   const auto first = on.answer();
   CHECK(first.at.sequence == sequence_id{1});
   CHECK(first.handled == 2);
-  CHECK(first.outcome.word == run_verdict::proceed);
+  CHECK(first.outcome.verdict == run_verdict::proceed);
   on.submit({hooks::optimizer_step{at_step(1), 2}, hooks::pre_backward{{at_step(1)}},
              hooks::post_backward{{at_step(1)}}, hooks::on_train_batch_end{{at_step(1)}}});
   const auto second = on.answer();
@@ -273,14 +273,14 @@ TEST_CASE("an exception in a hook is reported with its type and hook and step", 
   on.submit(hooks_at<hooks::on_train_start, hooks::pre_backward, hooks::post_backward>(7));
   const auto bad = on.answer();
   CHECK(bad.handled == 1);
-  CHECK(bad.outcome.word == run_verdict::failed);
+  CHECK(bad.outcome.verdict == run_verdict::failed);
   CHECK(bad.failed_with->record.type == "std::domain_error");
   CHECK(bad.failed_with->record.hook == "pre_backward");
   CHECK(bad.failed_with->record.step == 7);
   CHECK_THROWS_AS(std::rethrow_exception(bad.failed_with->original), std::domain_error);
   // on_exception and teardown still run, but there is no result.
   on.submit({hooks::on_exception{{}, "std::domain_error", "disk full"}});
-  CHECK(on.answer().outcome.word == run_verdict::proceed);
+  CHECK(on.answer().outcome.verdict == run_verdict::proceed);
   CHECK(on.close().first.empty());
 }
 
@@ -297,7 +297,7 @@ TEST_CASE("attention stops a run between two hooks and the rest can be resubmitt
   on.submit(hooks_at<hooks::on_train_start, hooks::pre_backward, hooks::post_backward>(0));
   const auto cut = on.answer();
   CHECK(cut.handled == 2);
-  CHECK(cut.outcome.word == run_verdict::attention);
+  CHECK(cut.outcome.verdict == run_verdict::attention);
   CHECK(cut.outcome.stop);
   on.submit(hooks_at<hooks::post_backward>(0));
   CHECK(on.answer().handled == 0);

@@ -107,6 +107,14 @@ def story_a_callback_and_a_setting_that_contradict_each_other_are_refused(folder
     check_code(fit(run, *FLAGS, "--fast-dev-run", 1), 0)
 
 
+def story_the_schema_names_each_callback(folder):
+    refused = check_code(fit(os.path.join(folder, "run"), "--callback", "emma"), 3)
+    known = refused.err.strip().split("use one of ")[1].split(", ")
+    described = json.loads(check_code(troupe("config", "schema"), 0).out)["properties"]["callbacks"]["description"]
+    check(len(known) > 10, known)
+    check_equal(sorted(described.split("repeat: ")[1].split(", ")), sorted(known))
+
+
 def story_unknown_names_and_options_are_refused_with_the_known_ones(folder):
     run = os.path.join(folder, "run")
     for text, parts in (("emma", ['unknown callback "emma"', "lr_monitor, gradient_norms", "ema, swa"]),

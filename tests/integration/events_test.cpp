@@ -131,7 +131,7 @@ TEST_CASE("a cancelled wait returns no event and loses none", "[events]") {
   CHECK(first == "generation_forming");
 }
 
-TEST_CASE("the stream of a refused job or of a job that never runs ends", "[events]") {
+TEST_CASE("a job is refused or never runs: its stream ends", "[events]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   auto events = std::make_shared<event_stream>(loop.get_executor());

@@ -502,7 +502,8 @@ TEST_CASE("a pause that is shorter than the detection time is no failure", "[sim
   }
 }
 
-TEST_CASE("the supervisor's orders come twice in every phase", "[simulated][restart]") {
+TEST_CASE("an order of the supervisor comes twice in any phase: the job ends as undisturbed",
+          "[simulated][restart]") {
   const auto twice = [](auto order, std::uint64_t seed) {
     using word = decltype(order);
     INFO("seed " << seed);

@@ -44,7 +44,7 @@ TEST_CASE("tensors end with the reference's bits under every schedule", "[simula
   CHECK(all.checks > all.runs * 3 * 8);
 }
 
-TEST_CASE("tensors survive faults to the bit", "[simulated][tensors]") {
+TEST_CASE("tensors end with the reference's bits under faults", "[simulated][tensors]") {
   const auto all = campaign(fault_set::all(), 100, 40);
   INFO(report(all));
   CHECK(all.clean());

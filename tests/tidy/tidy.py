@@ -340,6 +340,35 @@ def headers(tree):
             yield Finding(path, 1, "no #pragma once")
 
 
+def named_headers(tree):
+    """Comments, texts and pages name public headers that exist."""
+    for path, number, line in tree.lines(lambda p: p.endswith((".md", ".hpp", ".cpp"))):
+        for named in re.findall(r"(?<![\w/])troupe/[a-z_/]+\.hpp\b", line):
+            if named not in tree.public:
+                yield Finding(path, number, f"there is no public header {named}")
+
+
+def anchors(text):
+    """The ends of links to the headings of a page."""
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"\]\([^)]*\)", "", prose.FENCE.sub("", text)), re.M)
+    return {re.sub(r"[^\w -]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+def links(tree):
+    """Links of pages lead to files, folders and headings that exist."""
+    folders = {os.path.dirname(path) for path in tree.text}
+    for path, text in tree.text.items():
+        for m in re.finditer(r"\]\(([^)\s]+)\)", prose.markdown_prose(text) if path.endswith(".md") else ""):
+            file, _, anchor = m[1].partition("#")
+            target = os.path.normpath(os.path.join(os.path.dirname(path), file)) if file else path
+            if ":" in file:
+                continue
+            if target not in tree.text and target not in folders:
+                yield Finding(path, line_of(text, m.start()), f"there is no {target}")
+            elif anchor and anchor not in anchors(tree.text.get(target, "")):
+                yield Finding(path, line_of(text, m.start()), f"{target} has no heading #{anchor}")
+
+
 def catch_last(tree):
     for path, code in tree.sources("tests"):
         found = list(includes(code))
@@ -372,7 +401,7 @@ def dead_files(tree):
 RULES = [layers, torch_rooms, torch_umbrella, file_length, machine_header, flags_in_a_row,
          function_length, width, blanks,
          sleeps, prints, environment, process_wide, devices, pure_machines, caf_rooms, names, words, places,
-         headers, catch_last, top_level, dead_files, *documented_tests.RULES, *prose.RULES]
+         headers, named_headers, links, catch_last, top_level, dead_files, *documented_tests.RULES, *prose.RULES]
 
 
 def check(root, excused=None):

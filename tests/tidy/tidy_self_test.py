@@ -148,6 +148,17 @@ CASES = {
                 ("apps/x.sh", "curl https://" + "pypi.org/simple\n")],
                [("docs/x.md", "actors/" + "home/x and https://troupe.example/" + "root/\n")]),
     "headers": ([("actors/x.hpp", "int a;\n"), ("actors/x.hpp", "// #pragma once\n")], []),
+    "named_headers": (
+        [("docs/x.md", "See `<troupe/gone.hpp>`.\n"),
+         ("actors/x.hpp", HEADER + "/// A job (troupe/detail/job.hpp).\n"),
+         ("actors/x.cpp", 'const char* text = "<troupe/jobs.hpp>";\n')],
+        [("docs/x.md", "See `<troupe/job.hpp>`, `<troupe/NAME.hpp>` and `apps/troupe/gone.hpp`.\n"),
+         ("actors/x.hpp", HEADER + "/// A module (troupe/module.hpp).\n")]),
+    "links": (
+        [("docs/x.md", "See [a](b.md).\n"), ("docs/x.md", "# One\n\nSee [two](#two).\n"),
+         ("docs/x.md", "See [a](../README.md#a-part).\n")],
+        [("docs/x.md", "# `One` of [2](../README.md)\n\nSee [one](#one-of-2), [b](../messages).\n"),
+         ("docs/x.md", "See [a](https://a.b/c#d) and `[a](b.md)`.\n")]),
     "catch_last": (
         [("tests/x.hpp", HEADER + '#include "tests/support/catch.hpp"\n#include <string>\n'),
          ("tests/x.hpp", HEADER + "#include <catch2/catch.hpp>\n")],

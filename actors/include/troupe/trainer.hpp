@@ -49,18 +49,18 @@ struct job_status {
   std::optional<job_outcome::ending> ended;  ///< how; set when the state is `ended`
   std::uint64_t generation = 0;              ///< the newest; 0: none yet
   std::int32_t ranks = 0;                    ///< processes with shards; threads of the process
-  /// Of the job; 0: not known yet.
+  /// Shards of the job; 0: not known yet.
   std::int32_t shards = 0;
   /// Optimizer steps of a fit that are done. Of a fit that resumes: at first where it begins.
   std::int64_t step = 0;
   std::int64_t epoch = undefined;  ///< from 0
   std::int64_t epochs = 0;         ///< the limit of a fit
-  /// Of the loader that is read now, from 0, and how many it has.
+  /// The batch of the loader that is read now, from 0, and how many the loader has.
   /// @{
   std::int64_t batch = undefined, batches = undefined;
   /// @}
   std::int64_t samples = undefined;  ///< of training, consumed by all ranks
-  /// Of all ranks, over the last two to four seconds of this generation.
+  /// The rate of all ranks, over the last two to four seconds of this generation.
   std::optional<double> samples_per_second;
   /// Until a fit reaches its limits, at the average speed of this generation, validation included.
   /// Known after two seconds of a generation. A stop or a decider may end the fit earlier.

@@ -337,7 +337,7 @@ bool small_job_space::may_be_late(const small_job_state& s) const {
                              [](const auto& f) { return f.first == small_fault::loses; });
 }
 
-// A deadline passed early that gives up ranks. Any other one only shortens the rest.
+// An early deadline has given up ranks. Other early deadlines only shorten a pause.
 bool small_job_space::gave_up_early(const small_job_state& s) const {
   return std::ranges::any_of(faults_of(s), [](const auto& f) {
     return f.first == small_fault::early_deadline && f.second != 0;

@@ -222,7 +222,7 @@ bool rank_part::is_applied_before_last_hook() const {
 rank_effects rank_part::throws() {
   ranks::answered out;
   out.at = run->at;
-  out.outcome.word = run_verdict::failed;
+  out.outcome.verdict = run_verdict::failed;
   out.what = injected_throw(*run, stage == lane_stage::after);
   if (is_applied_before_last_hook()) {
     out.handled = static_cast<std::uint32_t>(run->hooks.size() - 1);
@@ -237,7 +237,7 @@ rank_effects rank_part::throws() {
 rank_effects rank_part::answer_attention() {
   ranks::answered out;
   out.at = run->at;
-  out.outcome.word = run_verdict::attention;
+  out.outcome.verdict = run_verdict::attention;
   run.reset();
   stage = lane_stage::idle;
   return feed(out);
@@ -246,7 +246,7 @@ rank_effects rank_part::answer_attention() {
 rank_effects rank_part::answer_thrown(failure what) {
   ranks::answered out;
   out.at = run->at;
-  out.outcome.word = run_verdict::failed;
+  out.outcome.verdict = run_verdict::failed;
   out.what = std::move(what);
   run.reset();
   stage = lane_stage::idle;

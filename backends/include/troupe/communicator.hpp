@@ -41,7 +41,7 @@ struct subgroup {
   friend bool operator==(const subgroup&, const subgroup&) = default;
 };
 
-/// Of which members a decision needs a yes.
+/// Whether a decision needs the yes of all members or of any one.
 enum class decision : std::uint8_t { all, any };
 
 /// A point in the work of a device, such as a CUDA event. Thread-safe.
@@ -65,7 +65,7 @@ struct buffer {
   /// Memory of the host, except in communicators with device_collectives.
   void* data = nullptr;
   std::size_t count = 0;  ///< elements; 0 is allowed
-  /// Of the elements.
+  /// The type of the elements.
   dtype type = dtype::f32;
   /// The number of the device whose memory it is. -1: the host, or the rank's own device in
   /// communicators that carry no other memory. Communicators of the host refuse others.
@@ -78,11 +78,11 @@ struct buffer {
 /// The members of a group, seen by one of them. Immutable: a new membership is a new group with
 /// resources of its own.
 struct group_description {
-  /// With the generation the group's identity.
+  /// Identifies the group together with the generation.
   job_id job;
   /// The membership that the group has.
   generation_id generation;
-  /// Of the member that sees the group, from 0.
+  /// The rank of the member that sees the group, from 0.
   std::int32_t rank = 0;
   /// Members.
   std::int32_t world = 1;
@@ -124,10 +124,10 @@ public:
   /// Waits in the calling thread, which may do a part of the work meanwhile. Returns on `ok`.
   /// Throws generation_closed when aborted, else collective_timeout or collective_mismatch.
   virtual void wait() = 0;
-  /// On memory of devices: waits until the operation is handed to the device, but not until it has
-  /// run. Returns the point after which the result is there, so that streams wait for it and no
-  /// thread. Null: it has ended, as always on memory of the host. Throws as `wait` does. An
-  /// operation that fails later leaves its contents undefined: `poll` and `wait` say so.
+  /// For memory of devices: waits until the device has the operation, but not until it has run.
+  /// Returns the event after which the result is there: a stream can wait for it, and no thread has
+  /// to. Null: the operation has ended, as always on memory of the host. Throws as `wait` does. If
+  /// the operation fails later, its contents are undefined, and `poll` and `wait` report that.
   virtual device_event_ptr on_device();
 };
 /// Keeps the operation, not its memory.

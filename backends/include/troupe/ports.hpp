@@ -79,11 +79,11 @@ struct cluster_facts {
 /// Each throws user_error (bad_configuration) that names the variable which is missing, is no
 /// number, or contradicts another one.
 using cluster_environment_ptr = std::shared_ptr<cluster_environment>;
-/// Of torchrun.
+/// The environment of torchrun.
 cluster_environment_ptr torchelastic_environment(const cluster_facts& from);
-/// Of Slurm's srun.
+/// The environment of Slurm's srun.
 cluster_environment_ptr slurm_environment(const cluster_facts& from);
-/// Of LSF's jsrun.
+/// The environment of LSF's jsrun.
 cluster_environment_ptr lsf_environment(const cluster_facts& from);
 /// Open MPI, or MPICH and its relatives (PMI).
 cluster_environment_ptr mpi_environment(const cluster_facts& from);

@@ -100,7 +100,7 @@ accelerator_ptr lazy_accelerator() { return std::make_shared<lazy>(); }
 
 lazy_counts counts_of_lazy() {
   lazy_counts counts;
-  counts.marks = lazy_marks();
+  counts.step_marks = lazy_marks();
   counts.compilations = counter("UncachedCompile");
   counts.graphs = counts.compilations + counter("CachedCompile");
   for (const auto& name : torch::lazy::GetCounterNames())
@@ -111,7 +111,7 @@ lazy_counts counts_of_lazy() {
 std::string report_of_lazy() {
   const auto counts = counts_of_lazy();
   auto text = fmt::format("step marks: {}\ngraphs: {}, of which {} were compiled\nfallbacks:\n",
-                          counts.marks, counts.graphs, counts.compilations);
+                          counts.step_marks, counts.graphs, counts.compilations);
   for (const auto& [name, calls] : counts.fallbacks) text += fmt::format("  {} {}\n", name, calls);
   text += "LibTorch's counters:\n" + torch::lazy::CreateMetricReport();
   auto* executor = torch::lazy::hasBackend() ? torch::lazy::LazyGraphExecutor::Get() : nullptr;

@@ -27,7 +27,7 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
 
-// As the dispatcher finds a kernel: one for the key itself, or a composite one that covers it.
+// Looks for a kernel as the dispatcher does: one for the key itself, or a composite one.
 bool has_kernel(const c10::OperatorHandle& op) {
   using enum c10::DispatchKey;
   return op.hasKernelForDispatchKey(Lazy) ||

@@ -27,7 +27,7 @@ namespace troupe {
 namespace {
 
 constexpr auto lazy_key = c10::DispatchKey::DeferredInit;
-// Under which rank_random.cpp fills in the rank's generator.
+// The key under which rank_random.cpp fills in the rank's generator.
 constexpr auto draws_key = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 thread_local std::optional<c10::Device> creating;
@@ -114,7 +114,7 @@ void draw_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     result = result.toTensor().to(device);
 }
 
-// As native_dropout of the host, whose mask has the numbers of the rank's generator.
+// Does what native_dropout does on the host: the rank's generator draws the mask.
 void drop_out(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below(lazy_key);
   const auto* given = arguments_of(op, stack);

@@ -84,7 +84,7 @@ struct failure {
   std::int32_t rank = -1;
   /// The name of the hook in which it happened; empty: in none.
   std::string hook;
-  /// Of that hook; -1: none.
+  /// The epoch and step of that hook; -1: none.
   /// @{
   std::int64_t epoch = -1;
   std::int64_t step = -1;

@@ -68,7 +68,7 @@ enum class run_verdict : std::uint8_t {
   proceed,     ///< all hooks were handled
   skip_epoch,  ///< all ranks agreed to skip the rest of this epoch; the rest of the run was not
                ///< handled
-  attention,   ///< the lane's attention was set: the rest of the run was not handled
+  attention,   ///< the rank's actor interrupted the lane: the rest of the run was not handled
   failed,      ///< a hook threw; see `failed_with`
   waits,       ///< only of a single hook, in a lane that cannot wait: the hook is to be called
                ///< again. The same as throwing not_yet (troupe/learner.hpp), at a fraction of the
@@ -83,15 +83,15 @@ struct loader_length {
   std::int32_t dataloader = 0;
   std::int64_t batches = 0;  ///< micro-batches of an epoch or pass, the same on every rank
   std::int64_t samples = 0;  ///< of all ranks
-  /// Samples of all ranks in a full micro-batch. A resumed epoch has the micro-batches that are
-  /// done and ceil((samples - cursor) / each) more. 0: unknown, such an epoch has `batches`.
-  std::int64_t each = 0;
+  /// Of all ranks in a full micro-batch; 0: unknown. A resumed epoch has the micro-batches that are
+  /// done, and ceil((samples - cursor) / batch_samples) more; if it is unknown, `batches`.
+  std::int64_t batch_samples = 0;
   friend bool operator==(const loader_length&, const loader_length&) = default;
 };
 
 /// The learner's optimizers; known after setup_optimizers.
 struct optimizer_facts {
-  /// Of the module; a batch has a step of each.
+  /// How many the module has; each of them makes a step per batch.
   std::int32_t optimizers = 1;
   bool step_schedulers = false;     ///< some scheduler steps after every optimizer step
   bool epoch_schedulers = false;    ///< some scheduler steps after every epoch
@@ -111,8 +111,8 @@ struct optimizer_facts {
 
 /// The result of one hook, or of a whole run. Comments name the hook that fills a field.
 struct hook_outcome {
-  /// Of a single hook: proceed, skip_epoch or waits.
-  run_verdict word = run_verdict::proceed;
+  /// For a single hook: proceed, skip_epoch or waits.
+  run_verdict verdict = run_verdict::proceed;
   bool stop = false;  ///< a hook asked for an end of the run, agreed by all ranks
   /// on_train_batch_end: rank 0's clock says that a checkpoint, a validation is due at the next
   /// step boundary. The same on all ranks.
@@ -194,10 +194,10 @@ struct collective {
   /// Whose lane it is.
   std::int32_t rank = 0;
   std::int32_t ranks = 1;  ///< that take part
-  /// The generation whose communicator it is.
+  /// The generation of the communicator.
   std::uint64_t generation = 0;
-  /// Counts those of all ranks in this generation, from 1: equal numbers of the ranks are one
-  /// collective. 0: of a subgroup.
+  /// Counts the collectives of all ranks in this generation, from 1. Reports of several ranks with
+  /// one number are the same collective. 0: a collective of a subgroup.
   std::uint64_t number = 0;
   /// What was called.
   collective_kind kind = collective_kind::barrier;
@@ -211,7 +211,7 @@ struct collective {
 /// Reduced values became known (rank 0 sends them): `logged` at optimizer step `at.step`. After a
 /// failure, those of the newest steps come again, the same as before.
 struct metrics {
-  /// Of the hook that reduced them.
+  /// The position of the hook that reduced them.
   position at;
   /// The values that became known, by name.
   troupe::metrics logged;
@@ -221,7 +221,7 @@ struct metrics {
 /// Rank 0 finished a step or an evaluation batch: for progress displays. The first to be dropped
 /// when a queue is full.
 struct progress {
-  /// Of the hook that ended the step or batch.
+  /// The position of the hook that ended the step or batch.
   position at;
   std::int64_t batches = undefined;  ///< of the loader, after limits
   std::int64_t samples = 0;          ///< consumed so far, all ranks
@@ -256,7 +256,7 @@ using observation_ptr = std::shared_ptr<const observation>;
 
 /// How many observations a queue had no room for. Metrics and lifecycle events are never dropped.
 struct dropped_observations {
-  /// Of seen::progress.
+  /// Dropped observations of the type seen::progress.
   std::uint64_t progress = 0;
   std::uint64_t hooks = 0;  ///< and collectives
 

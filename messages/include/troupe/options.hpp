@@ -307,7 +307,7 @@ struct trainer_options {
   std::optional<double> gradient_clip_val;
   /// Clips the norm of all gradients of an optimizer, or each value.
   hooks::clip_gradients::algorithm gradient_clip_algorithm = hooks::clip_gradients::algorithm::norm;
-  /// Of the micro-batches of an epoch, or of each loader of an evaluation. 0: none.
+  /// How many micro-batches of an epoch, or of each loader of an evaluation, are used. 0: none.
   /// @{
   batch_limit limit_train_batches = 1.0;
   batch_limit limit_val_batches = 1.0;
@@ -343,7 +343,7 @@ struct trainer_options {
   bool inference_mode = true;
   /// Rank 0's times are in job_outcome::queue. Learners of LibTorch modules only.
   profiler_kind profiler = profiler_kind::none;
-  /// Of initial weights, the order of data and every random draw. Equal runs with it are equal.
+  /// Seeds initial weights, the order of data and each random draw: equal runs give equal bits.
   std::uint64_t seed = 0;
   /// A name is one of torch_plugins::precisions of the recipe.
   kind_or_name<precision_kind> precision = precision_kind::f32_true;
@@ -359,12 +359,12 @@ struct trainer_options {
   placement_kind placement = placement_kind::threads;
   /// A name is one of torch_plugins::accelerators of the recipe.
   kind_or_name<accelerator_kind> accelerator = accelerator_kind::automatic;
-  /// By default the first ones of each host.
+  /// The devices of the ranks; by default the first ones of each host.
   device_choice devices;
   bool one_hook_per_run = false;  ///< the lane answers after every hook, for tests and observers
   /// Each of them may end the run.
   std::vector<early_stopping_options> stop_early;
-  /// Of a fit with job_context::run_folder.
+  /// The checkpoints of a fit that has a job_context::run_folder.
   checkpoint_policy checkpoint;
   /// Deadlines of the job.
   time_knob time;

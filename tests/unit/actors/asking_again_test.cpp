@@ -127,7 +127,7 @@ TEST_CASE("a failed rank that gets its order again repeats the same failure", "[
   auto rank = active_rank();
   CHECK(rank.on(activate_generation{at_rank(0)}).empty());  // the rank is still working
   auto bad = answer(rank, 1, 0);
-  bad.outcome.word = run_verdict::failed;
+  bad.outcome.verdict = run_verdict::failed;
   auto& why = bad.what.emplace();
   why.type = "std::domain_error";
   why.what = "disk full";

@@ -311,14 +311,14 @@ ran job::handle(rank& r) {
   const bool met = all_arrived(r) && (!r.aborted || pick(2) == 0);
   bool applied = false;
   const auto fail = [&](failure what) {
-    answer.outcome.word = run_verdict::failed;
+    answer.outcome.verdict = run_verdict::failed;
     answer.failed_with.emplace(caught{std::move(what), nullptr});
     return answer;
   };
   for (std::size_t i = 0; i < r.run->hooks.size(); ++i) {
     const auto& h = r.run->hooks[i];
     if (r.attention && !applied) {
-      answer.outcome.word = run_verdict::attention;
+      answer.outcome.verdict = run_verdict::attention;
       return answer;
     }
     if (throws_left_ > 0 && !applied && !h.is<hooks::teardown>() && pick(40) == 0) {

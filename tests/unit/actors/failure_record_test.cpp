@@ -46,7 +46,8 @@ TEST_CASE("failures in any order: the first cause is the earliest that follows f
   } while (std::ranges::next_permutation(order).found);
 }
 
-TEST_CASE("another failure is never the first cause, even an earlier one", "[failure_record]") {
+TEST_CASE("a failure that is added as another one never becomes the first cause, even if earlier",
+          "[failure_record]") {
   failure_record record;
   record.add(at_step(4, 0));
   record.add_other(at_step(2, 1));
@@ -130,7 +131,7 @@ TEST_CASE("a failure comes back at the same place, unless something outside caus
   CHECK_FALSE(comes_back(killed, killed));
 }
 
-TEST_CASE("a failure is curable unless its kind or its code says that it will come again",
+TEST_CASE("a failure may be followed by a restart unless its kind or code is permanent",
           "[failure_record]") {
   elastic_options ends;
   elastic_options restarts;

@@ -67,7 +67,7 @@ bool driver::answer() {
     handled(h);
     ++answer.handled;
     answer.outcome.merge(outcome_of(h));
-    if (answer.outcome.word == run_verdict::skip_epoch) break;
+    if (answer.outcome.verdict == run_verdict::skip_epoch) break;
   }
   give(answer);
   return true;
@@ -81,7 +81,7 @@ void driver::cut(std::uint32_t n) {
     handled(now.hooks[answer.handled]);
     answer.outcome.merge(outcome_of(now.hooks[answer.handled]));
   }
-  answer.outcome.word = run_verdict::attention;
+  answer.outcome.verdict = run_verdict::attention;
   give(answer);
 }
 
@@ -96,7 +96,7 @@ void driver::interrupt(std::uint32_t n) {
       this->handled(now.hooks[handled]);
       outcome.merge(outcome_of(now.hooks[handled]));
     }
-    if (handled < now.hooks.size()) outcome.word = run_verdict::failed;
+    if (handled < now.hooks.size()) outcome.verdict = run_verdict::failed;
     machine.settle(handled, outcome, out);
   }
   for (auto& action : out)

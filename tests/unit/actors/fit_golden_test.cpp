@@ -214,7 +214,8 @@ TEST_CASE("a batch that is split in time has an optimizer step for each part and
   CHECK(d.steps == std::vector<std::int64_t>{1, 2});
 }
 
-TEST_CASE("attention at any hook of a split batch: the rest is the same", "[fit]") {
+TEST_CASE("a run is interrupted at any hook of a split batch: the remaining hooks are the same",
+          "[fit]") {
   const auto whole = run_through(split_plan(), split_facts());
   for (std::size_t run = 0; run < whole.runs.size(); ++run)
     for (std::size_t n = 0; n < whole.runs[run]; ++n) {

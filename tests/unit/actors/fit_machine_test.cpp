@@ -137,7 +137,7 @@ TEST_CASE("the machine reports its position and its number of batches", "[fit]")
 TEST_CASE("events that are impossible in the current state are internal errors", "[fit]") {
   const auto answer = [](driver& d, std::uint32_t handled, run_verdict word) {
     fit_events::ran ran{handled, {}};
-    ran.outcome.word = word;
+    ran.outcome.verdict = word;
     d.give(ran);
   };
   driver d{{}, {}};

@@ -32,7 +32,7 @@ driver cut_by(std::int64_t each, const fit_plan& plan, const loop_state& from) {
   std::int64_t consumed = from.cursor;
   const auto more = [=](const hook& h, hook_outcome& out) mutable {
     for (auto& loader : out.loaders)
-      if (loader.stage == stage::train) loader.samples = 960, loader.each = each;
+      if (loader.stage == stage::train) loader.samples = 960, loader.batch_samples = each;
     if (!h.is<hooks::optimizer_step>()) return;
     if (where(h).batch == 0) consumed = 0;
     out.samples = std::min(each * plan.accumulate, 960 - consumed);

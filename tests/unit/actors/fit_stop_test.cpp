@@ -278,7 +278,7 @@ TEST_CASE("skip_epoch ends the epoch at once and drops its unfinished accumulati
         one.plan.one_hook_per_run = fine;
         const auto skip = [&](const hook& h, hook_outcome& out) {
           if (name(h) == "on_train_batch_start" && where(h).epoch == 0 && where(h).batch == skipped)
-            out.word = run_verdict::skip_epoch;
+            out.verdict = run_verdict::skip_epoch;
         };
         const auto full = run_through(one.plan, one.known);
         const auto d = run_through(one.plan, one.known, skip);
@@ -314,7 +314,7 @@ TEST_CASE("a stop survives when a later hook of the same run skips the epoch", "
       if (where(h).epoch != 0 || where(h).stage != stage::train) return;
       if (name(h) == "on_train_batch_end" && where(h).batch == 0) out.stop = true;
       if (name(h) == "on_train_batch_start" && where(h).batch == 1)
-        out.word = run_verdict::skip_epoch;
+        out.verdict = run_verdict::skip_epoch;
     });
     REQUIRE(d.end);
     CHECK(d.end->why == stop_reason::hook);

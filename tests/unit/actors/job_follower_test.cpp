@@ -47,7 +47,8 @@ struct followed {
 
 }  // namespace
 
-TEST_CASE("a fit at ten steps per second: rate and time left are known later", "[follower]") {
+TEST_CASE("a fit at ten steps per second: rate and time left are unknown at first, then right",
+          "[follower]") {
   followed job;
   job.is_active();
   job.trains(10, 0, 0);

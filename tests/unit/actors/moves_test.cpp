@@ -148,7 +148,8 @@ TEST_CASE("scaling: the processes that started last leave, or ranks beyond the s
   }
 }
 
-TEST_CASE("ranks that lived together get one home; threads stay where they are", "[moves]") {
+TEST_CASE("ranks of a lost process move to one process together; ranks that are threads stay",
+          "[moves]") {
   const auto all = ranks_in({0, 0, 1, 1});
   CHECK(lives_in(all, 1));
   CHECK_FALSE(lives_in(all, 2));

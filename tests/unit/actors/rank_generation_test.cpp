@@ -26,7 +26,7 @@ form_generation second_generation() {
 
 }  // namespace
 
-TEST_CASE("a generation: the ranks that hold its base", "[rank_generation]") {
+TEST_CASE("a generation knows which ranks hold its base", "[rank_generation]") {
   auto order = second_generation();
   auto at = rank_generation::of(order);
   CHECK(at.has_base());
@@ -40,7 +40,8 @@ TEST_CASE("a generation: the ranks that hold its base", "[rank_generation]") {
   CHECK_FALSE(rank_generation::of(order).held_by(0));
 }
 
-TEST_CASE("the next generation: its orders come back as they arrived", "[rank_generation]") {
+TEST_CASE("the next generation keeps its orders unchanged, and refuses those of another one",
+          "[rank_generation]") {
   const auto order = second_generation();
   next_generation next{order};
   const auto formed = next.formed();

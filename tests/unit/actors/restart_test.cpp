@@ -182,7 +182,8 @@ TEST_CASE(
   CHECK(fails_to_load(fell_back));
 }
 
-TEST_CASE("a checkpoint that a newer one has replaced costs no restart", "[supervisor]") {
+TEST_CASE("the checkpoint to begin at was replaced by a newer one: no restart is counted",
+          "[supervisor]") {
   const auto restarts = GENERATE(1, 2);
   supervised s{1, restarts};
   s.on(supervision::durable{3});

@@ -84,16 +84,16 @@ TEST_CASE("merging hook outcomes keeps a stop request for every run_verdict", "[
   for (const auto word : {run_verdict::proceed, run_verdict::skip_epoch, run_verdict::attention}) {
     hook_outcome whole, later;
     whole.stop = true;
-    later.word = word;
+    later.verdict = word;
     whole.merge(std::move(later));
-    CHECK(whole.word == word);
+    CHECK(whole.verdict == word);
     CHECK(whole.stop);
     hook_outcome asks;
     asks.stop = true;
     hook_outcome first;
-    first.word = word;
+    first.verdict = word;
     first.merge(std::move(asks));
-    CHECK(first.word == word);
+    CHECK(first.verdict == word);
     CHECK(first.stop);
   }
 }

@@ -324,7 +324,8 @@ TEST_CASE("combined: a shorter member begins anew, with each sample once per pas
         std::vector<std::int64_t>(a.begin(), a.begin() + 8));
 }
 
-TEST_CASE("combined: the modes decide how long an epoch is and which members miss", "[own_data]") {
+TEST_CASE("combined: the mode decides how long an epoch is and which members are missing",
+          "[own_data]") {
   const std::vector<dataset_ptr> members{counting(5), counting(3)};
   const auto read = [&](combined_mode mode, const data_loading& how = {.shuffle = false}) {
     return parts_of_epoch(combined_dataset(members, mode), how, 1, 0);
@@ -392,7 +393,7 @@ TEST_CASE("combined: an epoch is resumed with other ranks and a batch size", "[o
   }
 }
 
-TEST_CASE("combined: what cannot be combined is refused", "[own_data]") {
+TEST_CASE("combined: members that cannot be combined are refused", "[own_data]") {
   const auto said = [](std::vector<combined_member> members) {
     return refusal([&] { combined_dataset(members); });
   };

@@ -203,7 +203,7 @@ TEST_CASE("each rank's throughput and waiting are logged under its number") {
   CHECK(last.count("rank/2/samples_per_second") == 0);
 }
 
-TEST_CASE("the figures of a run: rate of learning, samples of all ranks per second, memory") {
+TEST_CASE("the figures of a run: learning rate, samples per second of all ranks, memory") {
   ready_job job;
   const auto last = job.run({report_monitor{ticking(500ms)}})[0].loop.last;
   CHECK(last.at("run/learning_rate") == 0.05);

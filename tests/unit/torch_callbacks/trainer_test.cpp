@@ -111,7 +111,7 @@ TEST_CASE("callbacks of a session's job change its final weights") {
   CHECK(averaged.weights->weights_digest != own.run(plain).weights->weights_digest);
 }
 
-TEST_CASE("a lambda callback and an own one take part in a job") {
+TEST_CASE("a lambda callback and a user's callback take part in a job") {
   const auto said = std::make_shared<std::vector<std::string>>();
   torch_plugins with{.callbacks = {says_epochs(said), loss_limit{0}}};
   trainer t{{.ranks = 2, .max_epochs = 3, .batch_size = 8, .log_every_n_steps = 1}};

@@ -137,7 +137,7 @@ TEST_CASE("batches that a loader copies to a late device ahead have the bits of 
   CHECK(got.snapshot->weights_digest == expected.snapshot->weights_digest);
 }
 
-TEST_CASE("buckets of a late device: any exchange has the bits of the CPU") {
+TEST_CASE("late device: each kind of gradient exchange gives the bits of the CPU") {
   auto options = fit_options(2, 4);
   const auto vary = GENERATE(0, 1, 2, 3, 4);
   CAPTURE(vary);
@@ -526,7 +526,7 @@ TEST_CASE("GPU: a fit of one rank ends near the weights of the CPU", "[gpu]") {
   CHECK(fitted(classifying(how), on_gpus(options)).loop.samples == got.loop.samples);
 }
 
-TEST_CASE("GPU: a checkpoint of it is resumed on the CPU, and the other way round", "[gpu]") {
+TEST_CASE("GPU: a checkpoint is resumed on the CPU, and one of the CPU on the GPU", "[gpu]") {
   if (const auto why = too_few_gpus(1); !why.empty()) {
     WARN("SKIPPED: " << why);
     return;

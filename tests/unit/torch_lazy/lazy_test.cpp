@@ -141,7 +141,7 @@ TEST_CASE("lazy: equal steps are compiled once, and each runs as many graphs", "
     // Until the loss, and the rest; mse_loss runs alone between them, which is one more. With
     // several ranks one graph ends where gradients are summed.
     CHECK(seen[step].graphs - seen[step - 1].graphs == (ranks == 1 ? 3 : 4 * ranks));
-    CHECK(seen[step].marks > seen[step - 1].marks);
+    CHECK(seen[step].step_marks > seen[step - 1].step_marks);
   }
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("lazy: a read by the host runs all collected operators in one graph", 
   CHECK(at::equal(tripled.to(at::kCPU), at::full({8}, 3.0)));
   const auto after = counts_of_lazy();
   CHECK(after.graphs == before.graphs + 1);
-  CHECK(after.marks == before.marks + 2);
+  CHECK(after.step_marks == before.step_marks + 2);
 }
 
 TEST_CASE("lazy: a module created on the device has the initial weights of the host", "[lazy]") {
@@ -313,7 +313,8 @@ TEST_CASE("lazy: any exchange of gradients ends in the weights of the CPU", "[la
   CHECK(difference(classifying({}), options) < rounding);
 }
 
-TEST_CASE("lazy: buffers of ranks become rank 0's, and an idle rank steps along", "[lazy]") {
+TEST_CASE("lazy: buffers become rank 0's, and a rank without samples takes part in the step",
+          "[lazy]") {
   // In micro-batches of 2 x 8 the last one of 17 samples leaves nothing for rank 1.
   const auto samples = GENERATE(20, 17);
   CAPTURE(samples);
@@ -414,7 +415,7 @@ TEST_CASE("lazy: several tensors are read with one step mark", "[lazy]") {
   const auto before = counts_of_lazy();
   const auto read = to_host(std::vector{x * 2, base, view, at::full({2}, 9.0)});
   const auto after = counts_of_lazy();
-  CHECK(after.marks == before.marks + 1);
+  CHECK(after.step_marks == before.step_marks + 1);
   CHECK(after.graphs == before.graphs + 1);
   CHECK(at::equal(read[0], at::full({8}, 2.0)));
   CHECK(at::equal(read[1], at::full({8}, 6.0)));
@@ -501,7 +502,7 @@ TEST_CASE("lazy: batches_per_execution leaves a training's weights as they are",
   CHECK(graphs_of({.recipe = make(100), .options = steps}) <= apart - 8);
 }
 
-TEST_CASE("lazy: the report has counters and the operators that wait", "[lazy]") {
+TEST_CASE("lazy: the report has the counters and the operators that have not run yet", "[lazy]") {
   const auto kind = lazy_devices();
   const auto x = at::ones({8}).to(lazy_device());
   const auto waiting = x * 2;
@@ -528,7 +529,7 @@ TEST_CASE("lazy: the callback lazy_report logs the counts and writes the report"
     CHECK(last.at(name) > static_cast<double>(least));
     CHECK(last.at(name) <= static_cast<double>(most));
   };
-  between("lazy/step_marks", before.marks, after.marks);
+  between("lazy/step_marks", before.step_marks, after.step_marks);
   between("lazy/graphs", before.graphs, after.graphs);
   between("lazy/compilations", 0, after.compilations);
   CHECK(last.at("lazy/fallbacks") > 0);

@@ -171,8 +171,8 @@ public:
       auto run = std::move(*next_);
       next_.reset();
       const auto answer = handle(run);
-      if (answer.outcome.word == run_verdict::failed ||
-          answer.outcome.word == run_verdict::attention) {
+      if (answer.outcome.verdict == run_verdict::failed ||
+          answer.outcome.verdict == run_verdict::attention) {
         std::vector<fit_action> last;
         machine_->settle(answer.handled, answer.outcome, last);
         take(std::move(last));
@@ -207,7 +207,7 @@ public:
     h.cursor = base.loop.cursor;
     h.donors = donors;
     const auto answer = handle({{hook{h}}, false});
-    if (answer.outcome.word != run_verdict::proceed) {
+    if (answer.outcome.verdict != run_verdict::proceed) {
       failed = true;
       if (answer.failed_with) text = answer.failed_with->record.what;
       return {};

@@ -342,7 +342,7 @@ TEST_CASE("a failure in any hook: ranks agree on what is due by the clock", "[re
       }
 }
 
-TEST_CASE("a clock that says something else after a failure: all ranks do the same", "[recovery]") {
+TEST_CASE("the clock's answer changes after a failure: all ranks do the same steps", "[recovery]") {
   const auto recipe = recipe_of_restless();
   auto options = options_of(1, 8);
   options.val_check_time = std::chrono::milliseconds{2};

@@ -577,7 +577,7 @@ TEST_CASE("the profile of rank 0 has the hooks that it ran, and their times") {
   CHECK(to_string(hook_profile{}).empty());
 }
 
-TEST_CASE("values that are logged with prog_bar are named where they become known") {
+TEST_CASE("prog_bar of a logged value: the report of the value names it for progress displays") {
   struct shown : regression {
     step_output training_step(const batch& b, std::int64_t) override {
       log("plain", 1.0);

@@ -113,7 +113,7 @@ using accelerator_factory = std::function<accelerator_ptr()>;
 /// By name, as `--accelerator` takes it. A program adds or replaces entries.
 using accelerator_table = std::map<std::string, accelerator_factory, std::less<>>;
 
-/// Those of accelerator_kind.
+/// The accelerators of accelerator_kind.
 accelerator_table default_accelerators();
 
 /// An accelerator and the devices of a job on this host.
@@ -156,7 +156,7 @@ public:
 
 /// Since the process started. All of its ranks count together.
 struct lazy_counts {
-  std::int64_t marks = 0;         ///< step marks: ends of steps, and reads by the host
+  std::int64_t step_marks = 0;    ///< ends of steps, and reads by the host
   std::int64_t graphs = 0;        ///< that were run
   std::int64_t compilations = 0;  ///< graphs that had no equal before, and were compiled
   /// Operators that ran one by one on the host, by name (`aten::...`), with their number of calls.

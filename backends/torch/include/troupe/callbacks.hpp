@@ -74,9 +74,9 @@ struct callback_functions {
   using at_loader =
       std::function<void(module& m, const batch& b, std::int64_t index, std::int32_t dataloader)>;
   template <class Output>
-  using behind_loader = std::function<void(module& m, const Output& output, const batch& b,
-                                           std::int64_t index, std::int32_t dataloader)>;
-  using behind_batch =
+  using after_loader = std::function<void(module& m, const Output& output, const batch& b,
+                                          std::int64_t index, std::int32_t dataloader)>;
+  using after_batch =
       std::function<void(module& m, const step_output& output, const batch& b, std::int64_t index)>;
   /// @}
 
@@ -92,7 +92,7 @@ struct callback_functions {
   of_epoch on_train_epoch_start = {};
   of_epoch on_train_epoch_end = {};
   at_batch on_train_batch_start = {};
-  behind_batch on_train_batch_end = {};
+  after_batch on_train_batch_end = {};
   of_optimizer on_before_zero_grad = {};
   std::function<void(module& m, const at::Tensor& loss)> on_before_backward = {};
   plain on_after_backward = {};
@@ -104,19 +104,19 @@ struct callback_functions {
   plain on_validation_epoch_start = {};
   plain on_validation_epoch_end = {};
   at_loader on_validation_batch_start = {};
-  behind_loader<step_output> on_validation_batch_end = {};
+  after_loader<step_output> on_validation_batch_end = {};
   plain on_test_start = {};
   plain on_test_end = {};
   plain on_test_epoch_start = {};
   plain on_test_epoch_end = {};
   at_loader on_test_batch_start = {};
-  behind_loader<step_output> on_test_batch_end = {};
+  after_loader<step_output> on_test_batch_end = {};
   plain on_predict_start = {};
   plain on_predict_end = {};
   plain on_predict_epoch_start = {};
   plain on_predict_epoch_end = {};
   at_loader on_predict_batch_start = {};
-  behind_loader<value> on_predict_batch_end = {};
+  after_loader<value> on_predict_batch_end = {};
   plain on_save_checkpoint = {};
   plain on_checkpoint_taken = {};
   plain on_load_checkpoint = {};
@@ -345,7 +345,7 @@ private:
 
 /// Options of a timer.
 struct timer_options {
-  /// Of training, validations included; must be set.
+  /// The time of training, validations included; must be set.
   std::chrono::nanoseconds max_time{0};
   /// At the end of each batch, or of each epoch.
   enum class interval : std::uint8_t { step, epoch };

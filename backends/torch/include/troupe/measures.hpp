@@ -84,12 +84,12 @@ struct accuracy final : label_counts {
   /// Throws user_error for impossible options.
   explicit accuracy(classification how = {}) : label_counts(kind::accuracy, how) {}
 };
-/// Of those that are predicted to be of a class, the share that is.
+/// The share of true positives in the samples that are predicted to be of a class.
 struct precision final : label_counts {
   /// Throws user_error for impossible options.
   explicit precision(classification how = {}) : label_counts(kind::precision, how) {}
 };
-/// Of those that are of a class, the share that is predicted.
+/// The share of true positives in the samples that are of a class.
 struct recall final : label_counts {
   /// Throws user_error for impossible options.
   explicit recall(classification how = {}) : label_counts(kind::recall, how) {}

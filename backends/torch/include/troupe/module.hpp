@@ -346,7 +346,7 @@ struct module : torch::nn::Module {
   optimizers* optimizers_in_use() const;
   /// The strategy of the run; null outside of one.
   strategy* strategy_in_use() const;
-  /// Of the run; outside of one 0 of 1.
+  /// This rank and the number of ranks; outside of a run 0 and 1.
   /// @{
   std::int32_t rank() const;
   std::int32_t world() const;

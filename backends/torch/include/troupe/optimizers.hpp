@@ -175,7 +175,7 @@ struct scheduled_optimizer {
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   /// May be empty.
   std::vector<scheduler> schedulers;
-  /// Of each group, before any plan; null: no plan is attached.
+  /// The rate of each group before any plan; null: no plan is attached.
   std::shared_ptr<std::vector<double>> initial_rates;
 };
 

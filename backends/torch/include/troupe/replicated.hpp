@@ -29,7 +29,7 @@ namespace troupe {
 /// `copy 1 of 2 on cpu: `; the original exception is nested (std::rethrow_if_nested).
 class copy_failed : public std::runtime_error, public std::nested_exception {
 public:
-  /// For run_copies, inside the handler of the original exception.
+  /// Make it in the handler of the original exception, which becomes the nested one.
   copy_failed(const std::string& what, std::int64_t copy) : std::runtime_error(what), copy_(copy) {}
   /// Which copy, from 0.
   std::int64_t copy() const noexcept { return copy_; }
@@ -41,7 +41,7 @@ private:
 /// One forward of all copies: which of them still run. Thread-safe.
 class copy_round {
 public:
-  /// Of `copies` copies that all run. `deadline`: of each wait in it.
+  /// `copies` copies take part, and all of them run. `deadline` limits each wait of a copy.
   copy_round(std::int64_t copies, std::chrono::nanoseconds deadline);
   ~copy_round();
   copy_round(const copy_round&) = delete;

@@ -256,8 +256,8 @@ public:
   virtual at::Tensor pre_backward(const at::Tensor& loss);
   /// `loss` is undefined when idle. Gradients are summed over ranks if the plan synchronizes.
   virtual step_status backward(const at::Tensor& loss, const backward_plan& plan);
-  /// Of a module that trains itself (module::manual_backward): adds the gradients of `loss` times
-  /// `weight`, summed over ranks, to those that there are.
+  /// For a module that trains itself (module::manual_backward): adds the gradients of `loss` times
+  /// `weight`, summed over ranks, to the existing gradients.
   virtual void manual_backward(const at::Tensor& loss, double weight);
   /// Returns the loss for people, without the precision's scale.
   virtual at::Tensor post_backward(const at::Tensor& loss);

@@ -35,7 +35,7 @@ struct sync_batch_norm_options {
   /// Input has `dims` dimensions beyond (samples, features): 1 takes (N, C) and (N, C, L), 2 and 3
   /// take all of theirs, 0 takes any.
   std::int64_t dims = 0;
-  /// Of synchronised statistics only.
+  /// Applies to synchronised statistics only.
   batch_norm_eps eps_mode = batch_norm_eps::plus;
   /// The ranks whose parts belong together; empty: all. Each rank names the group that it is in.
   subgroup among;
@@ -115,9 +115,9 @@ TORCH_MODULE_IMPL(sync_batch_norm, sync_batch_norm_impl);
 
 /// Options of convert_sync_batch_norm.
 struct sync_batch_norm_conversion {
-  /// Of every layer: sync_batch_norm_options::among.
+  /// For every layer: see sync_batch_norm_options::among.
   subgroup among;
-  /// Of every layer: sync_batch_norm_options::eps_mode.
+  /// For every layer: see sync_batch_norm_options::eps_mode.
   batch_norm_eps eps_mode = batch_norm_eps::plus;
 };
 

@@ -27,8 +27,8 @@ public:
     meet(h, asked);
     for (int i = 0; inner && i < rounds; ++i) inner();
     hook_outcome out;
-    if (h.is<hooks::barrier>() && waits-- > 0) out.word = run_verdict::waits;
-    if (h.is<hooks::barrier>() && skips) out.word = run_verdict::skip_epoch;
+    if (h.is<hooks::barrier>() && waits-- > 0) out.verdict = run_verdict::waits;
+    if (h.is<hooks::barrier>() && skips) out.verdict = run_verdict::skip_epoch;
     if (h.is<hooks::optimizer_step>()) out.samples = samples;
     if (name(h) == closes_at) word = attention::generation_closed;
     return out;
@@ -79,7 +79,7 @@ TEST_CASE("passed hooks are handled once and in order", "[lane]") {
   passer who;
   run_handler handler{{}, {}};
   const auto answer = handler.handle(who, one_step());
-  CHECK(answer.outcome.word == run_verdict::proceed);
+  CHECK(answer.outcome.verdict == run_verdict::proceed);
   CHECK(answer.handled == in_order.size());
   CHECK(who.all == in_order);
   CHECK(who.asked == names{"optimizer_step", "barrier"});
@@ -109,7 +109,7 @@ TEST_CASE("an exception in a passed hook is the failure of that hook", "[lane]")
   who.bad = bad;
   run_handler handler{{}, {}};
   const auto answer = handler.handle(who, one_step());
-  REQUIRE(answer.outcome.word == run_verdict::failed);
+  REQUIRE(answer.outcome.verdict == run_verdict::failed);
   CHECK(answer.handled == handled);
   CHECK(answer.failed_with->record.hook == bad);
   CHECK(answer.failed_with->record.epoch == 1);
@@ -151,13 +151,13 @@ TEST_CASE("a run continues at the hook that waits and ends at skip_epoch or atte
 
   who.skips = true;
   const auto skipped = handler.handle(who, run);
-  CHECK(skipped.outcome.word == run_verdict::skip_epoch);
+  CHECK(skipped.outcome.verdict == run_verdict::skip_epoch);
   CHECK(skipped.handled == 3);
 
   std::atomic<attention> word{attention::generation_closed};
   run_handler interrupted{{}, {&word, nullptr, nullptr, nullptr}};
   const auto held = interrupted.handle(who, run);
-  CHECK(held.outcome.word == run_verdict::attention);
+  CHECK(held.outcome.verdict == run_verdict::attention);
   CHECK(held.handled == 0);
 }
 
@@ -165,7 +165,7 @@ TEST_CASE("the point that ends a run is kept after its last hook", "[lane]") {
   passer who;
   run_handler handler{{}, {}};
   auto run = one_step();
-  CHECK(handler.handle(who, run).outcome.word == run_verdict::proceed);
+  CHECK(handler.handle(who, run).outcome.verdict == run_verdict::proceed);
   CHECK(who.points == 0);
 
   run.keep_point = true;
@@ -176,12 +176,12 @@ TEST_CASE("the point that ends a run is kept after its last hook", "[lane]") {
   CHECK(who.points == 1);
 
   who.bad = "on_train_batch_end";
-  CHECK(handler.handle(who, run).outcome.word == run_verdict::failed);
+  CHECK(handler.handle(who, run).outcome.verdict == run_verdict::failed);
   CHECK(who.points == 1);
 
   who.bad = "keep_point";
   const auto failed = handler.handle(who, run);
-  CHECK(failed.outcome.word == run_verdict::failed);
+  CHECK(failed.outcome.verdict == run_verdict::failed);
   CHECK(failed.handled == run.hooks.size());
   CHECK(failed.failed_with->record.hook == "on_train_batch_end");
 }
@@ -193,14 +193,14 @@ TEST_CASE("attention does not stop a run after its step is applied", "[lane]") {
   run.keep_point = true;
   who.closes_at = "optimizer_step";
   const auto before = handler.handle(who, run);
-  CHECK(before.outcome.word == run_verdict::attention);
+  CHECK(before.outcome.verdict == run_verdict::attention);
   CHECK(before.handled == 6);
   CHECK(who.points == 0);
 
   who.word = attention::none;
   who.samples = 8;
   const auto after = handler.handle(who, run);
-  CHECK(after.outcome.word == run_verdict::proceed);
+  CHECK(after.outcome.verdict == run_verdict::proceed);
   CHECK(after.handled == run.hooks.size());
   CHECK(who.points == 1);
 
@@ -221,7 +221,7 @@ TEST_CASE("a lane without a learner refuses to rewind", "[lane]") {
   CHECK(refusal_without_learner(run));
   CHECK_FALSE(has_failed(true, run, ran{}));
   ran failed;
-  failed.outcome.word = run_verdict::failed;
+  failed.outcome.verdict = run_verdict::failed;
   failed.failed_with.emplace(caught{});
   CHECK(has_failed(false, run, failed));
   run.hooks = {hooks::teardown{}};

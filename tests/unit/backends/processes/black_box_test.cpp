@@ -60,7 +60,8 @@ TEST_CASE("the thread that called show_life ends: the other mapping sees it, onc
   CHECK_FALSE(reader.life_ended());
 }
 
-TEST_CASE("a black_box is destroyed after show_life: the other mapping sees no end") {
+TEST_CASE(
+    "a black_box is destroyed after show_life: the other mapping reports no end of the thread") {
   auto reader = black_box::create();
   {
     auto writer = other_mapping(reader);

@@ -79,7 +79,7 @@ TEST_CASE("coverage points in a call report to the owner's sink", "[baton][marks
   CHECK(watcher.hits == 2);
 }
 
-TEST_CASE("one call at a time rests", "[baton]") {
+TEST_CASE("a call rests: a second call is refused", "[baton]") {
   baton_thread lane;
   CHECK_FALSE(lane.run([&] { lane.rest(); }));
   CHECK_THROWS_AS(lane.run([] {}), internal_error);

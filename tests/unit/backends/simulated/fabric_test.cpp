@@ -214,7 +214,7 @@ TEST_CASE("a second generation of a job: the first one reaches only its own memb
   CHECK_FALSE(again->aborted());
 }
 
-TEST_CASE("a process that vanishes takes only its own incarnation of a rank along", "[fabric]") {
+TEST_CASE("a process vanishes: only its own incarnation of the rank does", "[fabric]") {
   ranks all(2);
   constexpr std::uint32_t replacement = 7;
   std::vector<std::uint64_t> opened;

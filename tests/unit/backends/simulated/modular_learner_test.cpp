@@ -108,7 +108,7 @@ public:
       threads.emplace_back([&, r] {
         const closure inner = [&] { who[r]->on(*inside, {}); };
         do out[r] = who[r]->on(h, inside ? inner : closure{});
-        while (out[r].word == run_verdict::waits);
+        while (out[r].verdict == run_verdict::waits);
       });
     for (auto& one : threads) one.join();
     return out;
@@ -161,7 +161,7 @@ TEST_CASE("integer learner: a rank that joins goes on with the donor's exact sta
   const position at{stage::train, 0, 3, 3};
   ranks.who[0]->on(hook{hooks::optimizer_zero_grad{{at}}}, {});
   const closure inner = [&] { ranks.who[0]->on(hook{hooks::backward::of_window(at, 3, 3)}, {}); };
-  CHECK(ranks.who[0]->on(hook{hooks::optimizer_step{at, 1}}, inner).word == run_verdict::waits);
+  CHECK(ranks.who[0]->on(hook{hooks::optimizer_step{at, 1}}, inner).verdict == run_verdict::waits);
   ranks.groups[0]->abort("rank 1 is lost");
   CHECK(ranks.rewind(0) == at_three);
   ranks.make(1);

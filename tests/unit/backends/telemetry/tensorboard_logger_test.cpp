@@ -76,7 +76,7 @@ TEST_CASE("a value is written at once, by name and step", "[tensorboard]") {
         "150000c03f");
 }
 
-TEST_CASE("a second logger in the folder writes a file of its own", "[tensorboard]") {
+TEST_CASE("a second logger in a folder: it writes a file of its own", "[tensorboard]") {
   const temporary_folder folder;
   const tensorboard_logger first{folder.path().string(), {}, one_second};
   const tensorboard_logger second{folder.path().string(), {}, one_second};

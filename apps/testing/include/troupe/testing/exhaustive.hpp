@@ -77,7 +77,7 @@ struct exhaustive_options {
   std::int64_t steps = 2;
   bool one_hook_per_run = false;  ///< each hook is its own run
   std::int32_t restarts = 0;      ///< that the job may do: 0 or 1
-  /// Those that may happen.
+  /// The faults that may happen.
   std::vector<small_fault> faults = small_faults();
   std::uint32_t budget = 1;  ///< faults in one run: 0 to 2
   /// Each kind happens at most once in a run. All runs with two faults are those of each pair of

@@ -30,7 +30,7 @@ struct tensors_options {
   /// The mlp's: the share of activations that is dropped.
   double dropout = 0.2;
   std::string optimizer = "sgd";  ///< sgd (momentum 0.9), adam, adamw
-  /// Of the mlp's optimizer.
+  /// The rate of the mlp's optimizer.
   double learning_rate = 0.05;
 
   /// Makes a module in place of the mlp; without `data`, the options above still describe the data.
