@@ -54,6 +54,7 @@ void torch_learner::handle(const hooks::on_validation_epoch_start&) {
          &strategy::on_validation_epoch_start);
 }
 void torch_learner::handle(const hooks::on_validation_batch_start& h) {
+  for (auto& book : evaluation_books_) book.begin_batch(!idle());
   notify(&callback::on_validation_batch_start, &troupe::module::on_validation_batch_start,
          &strategy::on_validation_batch_start, batch_, h.at.batch, h.at.dataloader);
 }
@@ -98,6 +99,7 @@ void torch_learner::handle(const hooks::on_test_epoch_start&) {
          &strategy::on_test_epoch_start);
 }
 void torch_learner::handle(const hooks::on_test_batch_start& h) {
+  for (auto& book : evaluation_books_) book.begin_batch(!idle());
   notify(&callback::on_test_batch_start, &troupe::module::on_test_batch_start,
          &strategy::on_test_batch_start, batch_, h.at.batch, h.at.dataloader);
 }

@@ -32,6 +32,7 @@ void torch_learner::handle(const hooks::on_train_epoch_start& h) {
 void torch_learner::handle(const hooks::on_train_batch_start& h) {
   // Discards the last step's values when the next step begins.
   if (std::exchange(stepped_, false)) step_book_.clear();
+  for (auto* book : {&step_book_, &epoch_book_}) book->begin_batch(!idle());
   callbacks_.call(*module_, &callback::on_train_batch_start, batch_, h.at.batch);
   const auto word = module_->on_train_batch_start(batch_, h.at.batch);
   strategy_->on_train_batch_start(batch_, h.at.batch);

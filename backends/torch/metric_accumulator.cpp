@@ -124,7 +124,7 @@ void metric_accumulator::agree(const byte_exchange& exchange) {
   table said, known;
   for (const auto& [name, e] : entries_) {
     known.emplace(name, e.how);
-    if (e.touched) said.emplace(name, e.how);
+    if (e.touched && !ran_no_step()) said.emplace(name, e.how);
   }
   const auto said_text = text_of(said), known_text = text_of(known);
   const auto all = exchange_headers(exchange, said_text, known_text);
@@ -186,6 +186,7 @@ std::string metric_accumulator::bytes() const {
   const auto put = [&out](const auto& x) {
     out.append(reinterpret_cast<const char*>(&x), sizeof x);
   };
+  put(batches_), put(batches_without_samples_);
   put(static_cast<std::uint64_t>(entries_.size()));
   for (const auto& [name, e] : entries_) {
     put(static_cast<std::uint64_t>(name.size()));
@@ -204,6 +205,7 @@ metric_accumulator metric_accumulator::parse(std::string_view& bytes) {
   };
   const auto get = [&piece](auto& x) { std::memcpy(&x, piece(sizeof x).data(), sizeof x); };
   metric_accumulator read;
+  get(read.batches_), get(read.batches_without_samples_);
   std::uint64_t count = 0, length = 0;
   for (get(count); count > 0; --count) {
     get(length);
@@ -229,7 +231,7 @@ metrics metric_accumulator::reduced(const std::vector<metric_accumulator>& ranks
 }
 
 void metric_accumulator::restore(const std::map<std::string, entry>& saved, bool numbers) {
-  entries_.clear();
+  clear();
   for (const auto& [name, e] : saved) {
     auto& mine = entries_[name] = numbers ? e : entry{.how = e.how};
     mine.touched = false;

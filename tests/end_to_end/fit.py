@@ -71,6 +71,15 @@ def story_figures_csv_has_learning_rate_throughput_and_memory(folder):
     check_equal(result_of(asked)["weights_digest"], result_of(run)["weights_digest"])
 
 
+def story_a_report_of_a_batch_with_fewer_samples_than_ranks_has_its_values(folder):
+    run = os.path.join(folder, "run")
+    # The second step of an epoch has one sample: three of the four ranks run no step.
+    check_code(fit(run, "--ranks", 4, "--set", "data.samples=33", "--log-every-n-steps", 1,
+                   "--callback", "lr_monitor"), 0)
+    check_equal([row["step"] for row in metrics_of(run, "figures.csv")], [1, 2, 3, 4])
+    check_equal([row["step"] for row in metrics_of(run) if "train/loss" in row], [1, 2, 3, 4])
+
+
 def story_equal_seeds_give_equal_weights_and_another_seed_does_not(folder):
     digests = []
     for i, seed in enumerate((5, 5, 5, 6)):

@@ -118,6 +118,21 @@ TEST_CASE("ranks that logged different names all get an error listing the names 
                                        "rank 2 logged \"a\""));
 }
 
+TEST_CASE("a rank that ran no step since the last reduction may log fewer names than the others") {
+  std::vector<metric_accumulator> books(2);
+  std::vector<metrics> reduced(2);
+  for (const std::size_t rank : {0, 1}) books[rank].begin_batch(rank == 0);
+  books[0].add("loss", 3, 1, log_reduction::mean);
+  for (auto& book : books) book.add("rate", 0.5, 1, log_reduction::max);
+  for (const auto& text : thread_exchange{2}.reduce(books, reduced)) CHECK(text.empty());
+  for (const auto& one : reduced) CHECK(one == metrics{{"loss", 3}, {"rate", 0.5}});
+  // The next reduction begins anew: both have samples, so both must log the same.
+  for (auto& book : books) book.begin_batch(true);
+  books[0].add("loss", 3, 1, log_reduction::mean);
+  books[1].add("rate", 0.5, 1, log_reduction::max);
+  for (const auto& text : thread_exchange{2}.reduce(books, reduced)) CHECK(!text.empty());
+}
+
 TEST_CASE("restored entries continue: rank 0 has the values and all ranks have the names") {
   metric_accumulator saved;
   saved.add("a", 6, 2, log_reduction::mean);

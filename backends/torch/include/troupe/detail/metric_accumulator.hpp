@@ -52,13 +52,16 @@ public:
   /// `sum` is the sum of `count` numbers. Throws user_error if the name was logged with another
   /// reduction before.
   void add(std::string_view name, double sum, double count, log_reduction how);
+  /// A batch begins, of which this rank has samples or none. All ranks call it for each batch.
+  void begin_batch(bool has_samples) { ++(has_samples ? batches_ : batches_without_samples_); }
   bool empty() const { return entries_.empty(); }
-  void clear() { entries_.clear(); }
+  void clear() { *this = {}; }
 
   /// Reduces the values of all ranks and clears them. Collective: every rank calls it at the same
-  /// place and gets the same metrics. A rank may have logged nothing since the last call. All other
-  /// ranks must have logged the same names in the same way; else every rank throws a user_error
-  /// that says which rank logged which names. Costs two exchanges, three if a rank lacks names.
+  /// place and gets the same metrics. A rank may have logged nothing since the last call, or other
+  /// names if it had samples in none of the batches since then: it ran no step. All other ranks
+  /// must have logged the same names in the same way; else every rank throws a user_error that says
+  /// which rank logged which names. Costs two exchanges, three if a rank lacks names.
   metrics reduce(const byte_exchange& exchange);
 
   /// The accumulated values of all ranks, as `reduce` sees them, without clearing. Collective.
@@ -80,8 +83,11 @@ public:
 
 private:
   void agree(const byte_exchange& exchange);
+  bool ran_no_step() const { return batches_ == 0 && batches_without_samples_ > 0; }
 
   std::map<std::string, entry> entries_;
+  std::int64_t batches_ = 0;                  // with samples of this rank, since the last reduction
+  std::int64_t batches_without_samples_ = 0;  // the others
 };
 
 }  // namespace troupe
