@@ -152,7 +152,7 @@ CASES = {
         [("docs/x.md", "See `<troupe/gone.hpp>`.\n"),
          ("actors/x.hpp", HEADER + "/// A job (troupe/detail/job.hpp).\n"),
          ("actors/x.cpp", 'const char* text = "<troupe/jobs.hpp>";\n')],
-        [("docs/x.md", "See `<troupe/job.hpp>`, `<troupe/NAME.hpp>` and `apps/troupe/gone.hpp`.\n"),
+        [("docs/x.md", "See `<troupe/trainer.hpp>`, `<troupe/NAME.hpp>` and `apps/troupe/gone.hpp`.\n"),
          ("actors/x.hpp", HEADER + "/// A module (troupe/module.hpp).\n")]),
     "links": (
         [("docs/x.md", "See [a](b.md).\n"), ("docs/x.md", "# One\n\nSee [two](#two).\n"),
