@@ -185,7 +185,9 @@ std::optional<double> job_follower::time_left() const {
     const auto left = (all - done) / (done - first) * passed;
     return std::max(left - (seconds() - last_.at), 0.0);
   };
-  auto left = until(last_.epochs, first_->epochs, static_cast<double>(all_.epochs));
+  std::optional<double> left;
+  if (all_.epochs >= 0)
+    left = until(last_.epochs, first_->epochs, static_cast<double>(all_.epochs));
   if (max_steps_)
     left = sooner(left, until(static_cast<double>(last_.step), static_cast<double>(first_->step),
                               static_cast<double>(*max_steps_)));

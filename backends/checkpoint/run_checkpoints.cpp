@@ -144,7 +144,8 @@ found_checkpoint latest_checkpoint(const fs::path& run) {
   for (const auto& other : folders_in(checkpoints))
     if (other.path.filename() != link.target && take(other.path)) return found;
   if (found.refused.empty())
-    refuse(checkpoints, "no checkpoint there to resume from; start the run without --resume");
+    refuse(checkpoints,
+           "no checkpoint there: the run has written none; a fit without --resume begins anew");
   std::string why = "no good checkpoint there; start anew in another --run-dir";
   for (const auto& bad : found.refused) why += "; " + bad.why;
   refuse(checkpoints, why);

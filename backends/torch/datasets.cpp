@@ -223,6 +223,8 @@ public:
   transformed_samples(dataset_ptr inner, std::function<value(value, std::uint64_t)> transform,
                       collate_function how)
       : inner_(std::move(inner)), transform_(std::move(transform)), collate_(std::move(how)) {
+    if (!inner_ || !transform_)
+      refuse_data("transformed: the dataset or the transform is null: give both");
     if (dynamic_cast<const ordered_dataset*>(inner_.get()))
       refuse_data("transformed: a combined_dataset has no single samples: transform its members");
   }

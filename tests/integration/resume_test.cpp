@@ -84,7 +84,8 @@ TEST_CASE("an impossible resume value is refused with a remedy", "[resume]") {
   auto test = at.fit(1, "");
   test.purpose = stage::test;
   CHECK_THAT(why(at(test)), Catch::Contains("resume is an empty path"));
-  CHECK_THAT(why(at(at.fit(1, "latest"))), Catch::Contains("no checkpoint there to resume from"));
+  CHECK_THAT(why(at(at.fit(1, "latest"))),
+             Catch::Contains("no checkpoint there: the run has written none"));
   CHECK_FALSE(fs::exists(at.run()));
 }
 

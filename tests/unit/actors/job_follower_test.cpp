@@ -13,11 +13,11 @@ namespace {
 // A fit of two epochs of 100 batches whose events come when the test says so.
 struct followed {
   explicit followed(std::optional<std::int64_t> max_steps = std::nullopt,
-                    stage purpose = stage::train) {
+                    stage purpose = stage::train, std::int64_t max_epochs = 2) {
     job what;
     what.purpose = purpose;
     what.options.ranks = 2;
-    what.options.max_epochs = 2;
+    what.options.max_epochs = max_epochs;
     what.options.max_steps = max_steps;
     what.options.elastic.max_restarts = 3;
     follower = std::make_shared<job_follower>(7, what, 0, [this] { return now; });
@@ -75,6 +75,16 @@ TEST_CASE("a limit of steps that comes before that of epochs: it decides the tim
   job.is_active();
   for (int i = 0; i <= 50; ++i) job.trains(i / 10.0, 0, i);
   CHECK(*job.status().seconds_left == Approx(5.0));
+}
+
+TEST_CASE("no limit of epochs: the limit of steps alone decides the time left", "[follower]") {
+  followed limited{101, stage::train, -1}, endless{std::nullopt, stage::train, -1};
+  for (auto* job : {&limited, &endless}) {
+    job->is_active();
+    for (int i = 0; i <= 50; ++i) job->trains(i / 10.0, 0, i);
+  }
+  CHECK(*limited.status().seconds_left == Approx(5.0));
+  CHECK_FALSE(endless.status().seconds_left);
 }
 
 TEST_CASE("a new generation: rate and time left begin anew, and a restart counts", "[follower]") {

@@ -380,6 +380,12 @@ TEST_CASE("combined: members by name, with several samples per entry", "[own_dat
   CHECK_FALSE(part_of(pair, 0)[0].equal(part_of(pair, 1)[0]));
 }
 
+TEST_CASE("transformed: a null dataset or transform is refused", "[own_data]") {
+  const auto same = [](value sample, std::uint64_t) { return sample; };
+  CHECK_THROWS_WITH(transformed(nullptr, same), Contains("transformed: the dataset or"));
+  CHECK_THROWS_WITH(transformed(counting(3), {}), Contains("transformed: the dataset or"));
+}
+
 TEST_CASE("combined: an epoch is resumed with other ranks and a batch size", "[own_data]") {
   const auto data = combined_dataset({counting(23), counting(9)});
   const auto whole = parts_of_epoch(data, {.batch_size = 3}, 2, 1);
