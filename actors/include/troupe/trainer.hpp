@@ -20,9 +20,6 @@
 
 namespace troupe {
 
-// A job: what a session runs. Plain data and factories; the command line, the trainer and the
-// simulator make the same thing.
-
 // How a job stands: one structure for handles, the control socket, `troupe status`, metrics and
 // services. Plain values.
 

@@ -235,8 +235,7 @@ private:
 
 // Callbacks that change the options of a job before its ranks start (callback::configure): early
 // stopping, the policy of checkpoints, the schedule of accumulation. All ranks decide on these
-// options at the same step, and a job that can restart keeps their state. Part of
-// <troupe/callbacks.hpp>.
+// options at the same step, and a job that can restart keeps their state.
 
 /// `early_stopping{{.monitor = "val/loss", .patience = 5}}`: an entry of
 /// trainer_options::stop_early. Several monitor different values; each may end the run. A resumed

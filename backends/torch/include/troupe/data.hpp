@@ -1,5 +1,5 @@
-// Data as ranks read it. Datasets are shared and const; the ledger of a job says which samples a
-// micro-batch consumes.
+// Data as ranks read it, and the datasets that Troupe has. Datasets are shared and const; the
+// ledger of a job says which samples a micro-batch consumes.
 #pragma once
 
 #include "troupe/detail/data_order.hpp"
