@@ -139,8 +139,8 @@ std::int32_t shards_of(const job& what, const ports& world) {
     // A checkpoint that cannot be read is reported where it is read as a whole.
     if (const auto of = facts_at(*io, *what.resume)) shards = std::max(shards, of->ranks);
   const auto& by = options.communicator.name;
-  const bool one_each =
-      by == to_string(communicator_kind::mpi) || by == to_string(communicator_kind::nccl);
+  const bool by_mpirun = by == to_string(communicator_kind::mpi);
+  const bool one_each = by_mpirun || by == to_string(communicator_kind::nccl);
   if (shards < options.ranks)
     refuse(
         fmt::format("elastic.shards is {} and ranks is {}: a rank computes at least one shard; "
@@ -155,6 +155,11 @@ std::int32_t shards_of(const job& what, const ports& world) {
     refuse(fmt::format("elastic.min_ranks is {}: it lies between 1 and ranks ({})", e.min_ranks,
                        options.ranks));
   if (e.spares < 0) refuse(fmt::format("elastic.spares is {}: it is at least 0", e.spares));
+  if (e.spares > 0 && (options.placement == placement_kind::threads || by_mpirun))
+    refuse(
+        fmt::format("elastic.spares is {}: a spare is a child process, and the ranks of this job "
+                    "are {}; leave it out, or set placement to processes",
+                    e.spares, by_mpirun ? "processes of mpirun" : "threads"));
   if (e.window.count() < 0 || e.wait.count() < 0)
     refuse("elastic.window_seconds and elastic.wait_seconds are at least 0");
   return shards;
