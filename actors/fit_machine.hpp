@@ -32,11 +32,11 @@ public:
   void rewind() { wait_at(resume_point{point_}); }
   /// After `set_up`: the learner has received the state of `where`. Waits there for `resume`.
   void adopt(const resume_point& where);
-  /// The last point, if a job that fails has to save it (checkpoint_policy::on_exception).
-  std::optional<loop_state> unsaved() const;
+  /// A job that fails saves the last point (checkpoint_policy::on_exception).
+  bool saves_on_exception() const;
+  std::optional<loop_state> unsaved() const;  ///< that point, unless it is saved
   /// The last point passed; number 0: none, or the plan keeps none.
   const resume_point& point() const { return point_; }
-
   bool finished() const { return phase_ == phase::done; }
   /// Waits at a step boundary for stop_at.
   bool holding() const;

@@ -164,12 +164,15 @@ std::int64_t fit_machine::batches() const {
   return intervals().batches_of(s == stage::start ? plan_->purpose : s);
 }
 
-std::optional<loop_state> fit_machine::unsaved() const {
+bool fit_machine::saves_on_exception() const {
   const auto& policy = plan_->checkpoint;
+  return policy.enabled && policy.on_exception && plan_->purpose == stage::train &&
+         point_.loop.steps > 0;
+}
+
+std::optional<loop_state> fit_machine::unsaved() const {
   const auto& p = point_;
-  if (!policy.enabled || !policy.on_exception || plan_->purpose != stage::train ||
-      p.loop.steps == 0 || p.loop.steps == last_saved_)
-    return std::nullopt;
+  if (!saves_on_exception() || p.loop.steps == last_saved_) return std::nullopt;
   auto loop = p.loop;
   loop.pending_stop = p.ending;
   return loop;

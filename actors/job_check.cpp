@@ -128,6 +128,13 @@ std::shared_ptr<rendezvous_kind> choose_rendezvous(const ports& world, const std
   return choose(world.rendezvous_kinds, wanted, " between processes");
 }
 
+loop_state loop_resumed_at(const job& what, const ports& world) {
+  const auto io = checkpoint_format(what, world);
+  if (what.purpose != stage::train || !what.resume || !io) return {};
+  const auto of = facts_at(*io, *what.resume);
+  return of ? of->loop : loop_state{};
+}
+
 std::int32_t shards_of(const job& what, const ports& world) {
   const auto& options = what.options;
   const auto& e = options.elastic;

@@ -25,6 +25,10 @@ job with_checkpoint_found(job what, const ports& world);
 /// The step that the folder of a checkpoint names; 0 for one with another name.
 std::int64_t step_resumed_at(const std::string& checkpoint);
 
+/// Where the checkpoint is from which a fit resumes (its path is found); the beginning: nowhere, or
+/// the checkpoint cannot be read.
+loop_state loop_resumed_at(const job& what, const ports& world);
+
 /// Throws the user_error with which the job would fail before its first step: because of its
 /// options, its communicator, `resume`, or for a fit its data or that checkpoint
 /// (learner_recipe::check_fit). Changes nothing. Reads checkpoint, model and data, so it takes as

@@ -11,6 +11,8 @@
 
 namespace troupe {
 
+progress progress_of(const loop_state& loop) { return {loop.steps, loop.epoch, loop.samples}; }
+
 void membership::begin_with(const std::vector<incarnation_id>& incarnations) {
   for (std::size_t r = 0; r < members_.size(); ++r) members_[r].incarnation = incarnations[r];
   behind_ = unprepared_ = unfinished_ = unclosed_ = there_ = members_.size();
@@ -18,7 +20,8 @@ void membership::begin_with(const std::vector<incarnation_id>& incarnations) {
   index();
 }
 
-std::vector<std::int32_t> membership::begin_generation(std::int64_t held, std::int64_t committed) {
+std::vector<std::int32_t> membership::begin_generation(const progress& held,
+                                                       std::int64_t committed) {
   std::vector<std::int32_t> replaced;
   for (auto& m : members_) {
     member fresh;
@@ -80,19 +83,19 @@ fence membership::fence_for(const member& m) const {
   return at;
 }
 
-bool membership::hold(member& m, std::int64_t steps, std::int64_t committed) {
-  const bool was_behind = m.held <= committed;
-  m.held = std::max(m.held, steps);
-  return was_behind && m.held > committed && --behind_ == 0;
+bool membership::hold(member& m, const progress& now, std::int64_t committed) {
+  const bool was_behind = m.held.steps <= committed;
+  m.held = std::max(m.held, now);
+  return was_behind && m.held.steps > committed && --behind_ == 0;
 }
 
-std::int64_t membership::least_held() const {
+progress membership::least_held() const {
   return std::ranges::min_element(members_, {}, &member::held)->held;
 }
 
 void membership::recount(std::int64_t committed) {
   behind_ = static_cast<std::size_t>(
-      std::ranges::count_if(members_, [&](const member& m) { return m.held <= committed; }));
+      std::ranges::count_if(members_, [&](const member& m) { return m.held.steps <= committed; }));
 }
 
 void membership::prepare(member& m) {

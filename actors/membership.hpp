@@ -12,11 +12,20 @@
 
 namespace troupe {
 
+/// How far a rank or the job is. More steps are further; equal steps have equal numbers.
+struct progress {
+  std::int64_t steps = 0;    ///< finished
+  std::int64_t epoch = 0;    ///< finished epochs
+  std::int64_t samples = 0;  ///< consumed in these steps, all ranks
+  friend auto operator<=>(const progress&, const progress&) = default;
+};
+progress progress_of(const loop_state& loop);
+
 /// One rank. What every message needs comes first.
 struct member {
   incarnation_id incarnation;
   std::int32_t process = 0;  ///< number of the process that it lives in
-  std::int64_t held = 0;     ///< finished steps
+  progress held;
   bool prepared = false;
   bool answered = false;  ///< from it, since the supervisor asked last
   bool finished = false;
@@ -43,10 +52,10 @@ public:
 
   /// The ranks of the first generation. Identities are distinct.
   void begin_with(const std::vector<incarnation_id>& incarnations);
-  /// Forgets what belongs to one generation; the members hold `held` steps, `committed` are
+  /// Forgets what belongs to one generation; the members hold `held`, `committed` steps are
   /// committed. Ranks that are gone or abandoned or that move get a new incarnation. Returns their
   /// numbers.
-  std::vector<std::int32_t> begin_generation(std::int64_t held, std::int64_t committed);
+  std::vector<std::int32_t> begin_generation(const progress& held, std::int64_t committed);
 
   auto begin() { return members_.begin(); }
   auto end() { return members_.end(); }
@@ -68,9 +77,9 @@ public:
   /// The fence of messages to the member.
   fence fence_for(const member& m) const;
 
-  /// Notes that a rank holds `steps`. True: every member holds more than `committed` now.
-  bool hold(member& m, std::int64_t steps, std::int64_t committed);
-  std::int64_t least_held() const;
+  /// Notes that a rank holds `now`. True: every member holds more than `committed` now.
+  bool hold(member& m, const progress& now, std::int64_t committed);
+  progress least_held() const;
   void recount(std::int64_t committed);
   void prepare(member& m);
   void finish(member& m);

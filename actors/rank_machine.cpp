@@ -156,7 +156,8 @@ void rank_machine::carry_out(fit_action what, actions& out) {
   } else if (const auto* vote = std::get_if<fit_actions::vote>(&what)) {
     out.emplace_back(ranks::report{stop_vote{stamped(vote->step)}});
   } else if (const auto* step = std::get_if<fit_actions::step_finished>(&what)) {
-    out.emplace_back(ranks::report{step_done{stamped(step->step)}});
+    out.emplace_back(
+        ranks::report{step_done{stamped(step->step), fit_.loop().epoch, fit_.loop().samples}});
   } else if (const auto* known = std::get_if<fit_actions::metrics_known>(&what)) {
     out.emplace_back(ranks::row{{known->at, known->logged, known->prog_bar}});
   } else if (const auto* ended = std::get_if<fit_actions::finished>(&what)) {
@@ -328,8 +329,9 @@ void rank_machine::go_on_closing(actions& out) {
 void rank_machine::is_closed(actions& out) {
   phase_ = phase::closed;
   closed_generation answer{stamped(fit_.loop().steps)};
-  if (!here_.over && !torn_) answer.held = fit_.point();
-  if (answer.held.number > 0) answer.digest = digest_;
+  const bool saved = here_.over && plan_.rank == 0 && fit_.saves_on_exception();
+  if (!torn_ && (!here_.over || saved)) answer.held = fit_.point();
+  if (!here_.over && answer.held.number > 0) answer.digest = digest_;
   out.emplace_back(ranks::report{std::move(answer)});
   auto next = std::exchange(next_, std::nullopt);
   if (here_.tear_down_asked) return handle(tear_down{mine_, false}, out);

@@ -280,6 +280,7 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   // From here on the options count shards.
   const auto ranks = setup.what.options.ranks;
   setup.what.options.ranks = shards_of(setup.what, world);
+  setup.resumed = loop_resumed_at(setup.what, world);
   if (setup.what.options.placement == placement_kind::processes) {
     identify(setup.what);
     setup.process_count = ranks;

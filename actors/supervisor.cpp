@@ -246,6 +246,7 @@ void supervisor_state::carry_out(const supervision::complete& a) {
   outcome.status = a.status;
   outcome.why = a.why;
   outcome.loop = a.loop;
+  if (a.first && a.loop.steps < setup.resumed.steps) outcome.loop = setup.resumed;
   if (!a.first) outcome.last = a.loop.last;
   outcome.generation = a.generation.value();
   outcome.shards = what->options.ranks;

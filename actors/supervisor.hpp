@@ -33,6 +33,7 @@ struct supervisor_setup {
   job_id id;
   job what;
   ports world;
+  loop_state resumed;  ///< where a fit that resumes begins
   actor_error_handler trouble;
   spawn_checkpointer_fn spawn_checkpointer;  ///< used when the job has a run folder
   spawn_rank_fn bring_rank = spawn_rank;

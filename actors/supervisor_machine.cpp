@@ -91,7 +91,7 @@ supervisor_machine::supervisor_machine(job_id job, std::int32_t world, deadlines
 
 std::vector<supervision::action> supervisor_machine::on(const supervision::event& what) {
   if (phase_ == phase::done) return {};
-  actions out{members_, committed_, deadline_};
+  actions out{members_, committed_.steps, deadline_};
   std::visit([&](const auto& e) { handle(e, out); }, what);
   return out.take();
 }
@@ -132,7 +132,7 @@ void supervisor_machine::form(const std::vector<std::int32_t>& holders, actions&
                           {}};
     out.send(m, std::move(order));
   }
-  out.announce(lifecycle_kind::generation_forming, -1, recovery_.why_forming(committed_));
+  out.announce(lifecycle_kind::generation_forming, -1, recovery_.why_forming(committed_.steps));
   out.arm(limits_.form);
 }
 
@@ -149,7 +149,7 @@ void supervisor_machine::handle(const prepared& e, actions& out) {
 void supervisor_machine::activate(actions& out) {
   phase_ = phase::active;
   out.make_room();
-  commit(current_.base.steps(), out);
+  commit(progress_of(current_.base.point.loop), out);
   out.announce(lifecycle_kind::generation_active, -1,
                {{"ranks", std::to_string(working_processes(members_, placements_))},
                 {"shards", std::to_string(members_.size())}});
@@ -197,18 +197,20 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
   // Steps that were done before the generation began to close still count.
   if (!m || (phase_ != phase::active && phase_ != phase::closing)) return;
   if (phase_ == phase::active) take_answer(*m, out);
-  if (members_.hold(*m, e.at.step.value(), committed_)) commit(members_.least_held(), out);
+  const progress now{e.at.step.value(), e.epoch, e.samples};
+  if (members_.hold(*m, now, committed_.steps)) commit(members_.least_held(), out);
   change_if_held(out);
 }
 
-// Every member holds so many steps.
-void supervisor_machine::commit(std::int64_t steps, actions& out) {
-  always(steps >= committed_ || current_.base.steps() < committed_, coverage_point::commit_grows);
-  if (steps <= committed_) return;
-  committed_ = steps;
+// Every member holds so much.
+void supervisor_machine::commit(const progress& now, actions& out) {
+  const auto before = committed_.steps;
+  always(now.steps >= before || current_.base.steps() < before, coverage_point::commit_grows);
+  if (now.steps <= before) return;
+  committed_ = now;
   recovery_.advanced();
-  members_.recount(committed_);
-  out.add(supervision::commit{committed_});
+  members_.recount(committed_.steps);
+  out.add(supervision::commit{committed_.steps});
 }
 
 void supervisor_machine::handle(const request_stop& e, actions& out) {
@@ -243,7 +245,7 @@ void supervisor_machine::handle(const stop_vote& e, actions& out) {
   // No rank has passed the next step, so all pause right after it, and hold the same point.
   if (stop_ == stop_reason::none) ++*current_.named;
   const auto furthest = std::ranges::max_element(members_, {}, &member::held);
-  always(*current_.named >= furthest->held, coverage_point::stop_not_passed);
+  always(*current_.named >= furthest->held.steps, coverage_point::stop_not_passed);
   send_stop(out);
 }
 
@@ -276,7 +278,7 @@ void supervisor_machine::handle(const rank_finished& e, actions& out) {
     current_.ended_by = e.why;
   }
   if (members_.unfinished() > 0) return;
-  if (loop_.steps > committed_) commit(loop_.steps, out);
+  if (loop_.steps > committed_.steps) commit(progress_of(loop_), out);
   done_ = true;
   start_teardown(out);
 }
@@ -300,7 +302,7 @@ void supervisor_machine::handle(const rank_failed& e, actions& out) {
     what.rank = members_.rank_of(*m);
     what.generation = generation().value();
   } else if (what.step == undefined) {
-    what.step = m->held;
+    what.step = m->held.steps;
   }
   placements_.lost(m->process);
   lose(*m, std::move(what), true, out);
@@ -312,7 +314,7 @@ void supervisor_machine::handle(const request_abort& e, actions& out) {
   recovery_.end_job();
   auto what = make_failure(e.kind, e.why);
   what.generation = generation().value();
-  what.step = committed_;
+  what.step = committed_.steps;
   fail(std::move(what), out);
 }
 
@@ -402,7 +404,8 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
     case phase::flushing_checkpointer:
       sometimes(true, coverage_point::flush_in_vain);
       survivors_.push_back("checkpointer: still writing");
-      handle(supervision::trouble{checkpoints_late(limits_, committed_, generation()), true}, out);
+      handle(supervision::trouble{checkpoints_late(limits_, committed_.steps, generation()), true},
+             out);
       handle(supervision::checkpointer_done{}, out);
       break;
     case phase::flushing_observers:

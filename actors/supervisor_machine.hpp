@@ -33,7 +33,7 @@ public:
 
   supervision::phase phase() const { return phase_; }
   generation_id generation() const { return members_.generation(); }
-  std::int64_t committed() const { return committed_; }
+  std::int64_t committed() const { return committed_.steps; }
   /// The id that the machine gives to the next failure that comes without one.
   failure_id next_failure() const { return failures_.next_id(); }
 
@@ -72,7 +72,7 @@ private:
   void ask_soon(actions& out);
   bool ask_again(actions& out);
   void take_answer(member& m, actions& out);
-  void commit(std::int64_t steps, actions& out);
+  void commit(const progress& now, actions& out);
   void propose(actions& out);
   void send_stop(actions& out);
   // changing the membership
@@ -107,7 +107,7 @@ private:
   generation_state current_;  // of this generation
   recovery recovery_;         // the generations before, and whether another may follow
   failure_record failures_;
-  std::int64_t committed_ = 0;
+  progress committed_;
   loop_state loop_;                       // of the first rank that finished, or of rank 0
   std::uint64_t deadline_ = 0;            // the newest one
   stop_reason stop_ = stop_reason::none;  // asked for; without one ranks are asked to pause

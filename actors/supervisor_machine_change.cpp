@@ -98,7 +98,7 @@ void supervisor_machine::handle(const request_scale& e, actions& out) {
 // Closes the generation once every rank pauses. A rank that ended before that step has finished.
 void supervisor_machine::change_if_held(actions& out) {
   if (phase_ != phase::active || !current_.named || stop_ != stop_reason::none) return;
-  if (members_.least_held() < *current_.named) return;
+  if (members_.least_held().steps < *current_.named) return;
   phase_ = phase::closing;
   current_.orderly = false;
   out.announce(lifecycle_kind::generation_closing, -1, {{"why", std::string{to_string(wanted())}}});
@@ -117,8 +117,8 @@ void supervisor_machine::report_of_moved_rank(const failure& what, actions& out)
 void supervisor_machine::move_ranks(actions& out) {
   for (auto& m : members_)
     if (m.moves) out.send(m, tear_down{members_.fence_for(m), false});
-  const auto held = current_.base.held() ? current_.base.steps() : 0;
-  const auto replaced = members_.begin_generation(held, committed_);
+  const auto held = current_.base.held() ? progress_of(current_.base.point.loop) : progress{};
+  const auto replaced = members_.begin_generation(held, committed_.steps);
   for (const auto& group : new_homes(members_, placements_, replaced, recovery_.waits())) {
     for (const auto number : group.started) out.start_process(placements_, number);
     for (const auto& [rank, process] : group.homes) {

@@ -48,7 +48,9 @@ void supervisor_machine::handle(const closed_generation& e, actions& out) {
   if (m->closed) return;
   m->point = e.held;
   m->digest = e.digest;
-  m->held = std::max(m->held, e.held.loop.steps);
+  m->held = std::max(m->held, progress_of(e.held.loop));
+  // Rank 0 saves its last point. A rank that is lost may have held it and not reported it.
+  if (current_.over && e.held.number > 0) commit(progress_of(e.held.loop), out);
   members_.close(*m);
   close_if_all_closed(out);
 }
@@ -77,7 +79,7 @@ void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
       make_failure(failure_kind::down, fmt::format("the actor of rank {} ended: {}", e.rank,
                                                    e.why.empty() ? "without a reason" : e.why));
   what.rank = e.rank;
-  what.step = m.held;
+  what.step = m.held.steps;
   what.generation = generation().value();
   lose(m, std::move(what), false, out);
 }
@@ -154,9 +156,14 @@ void supervisor_machine::finish(actions& out) {
   phase_ = phase::done;
   ++deadline_;
   supervision::complete end;
+  end.loop = loop_;
   // A rank that had finished may have been beyond the committed step.
-  if (!failures_.first() || loop_.steps <= committed_) end.loop = loop_;
-  if (failures_.first()) end.loop.steps = committed_;
+  if (failures_.first() && loop_.steps != committed_.steps) {
+    end.loop = {};
+    end.loop.steps = committed_.steps;
+    end.loop.epoch = committed_.epoch;
+    end.loop.samples = committed_.samples;
+  }
   end.generation = generation();
   for (const auto& m : members_)
     if (!m.unresponsive.empty()) end.survivors.push_back(m.unresponsive);

@@ -39,7 +39,7 @@ std::string waiting_text(const elastic_options& rules, const failure& why) {
 }  // namespace
 
 recovery::situation supervisor_machine::situation() const {
-  return {rules_, members_, current_.base, failures_, committed_, placements_.any()};
+  return {rules_, members_, current_.base, failures_, committed_.steps, placements_.any()};
 }
 
 void supervisor_machine::handle(const supervision::durable& e, actions&) {
@@ -58,7 +58,7 @@ void supervisor_machine::give_up_unclosed(actions& out) {
                              fmt::format("{}: the rank is replaced", m.unresponsive));
     what.id = next_failure();
     what.rank = members_.rank_of(m);
-    what.step = m.held;
+    what.step = m.held.steps;
     what.generation = generation().value();
     what.follows = failures_.first().has_value();
     if (planned) {
@@ -87,7 +87,7 @@ supervision::generation_end supervisor_machine::record() const {
 
 // Every member has closed, or is gone or abandoned.
 void supervisor_machine::restart(actions& out) {
-  if (const auto pause = recovery_.rest(committed_);
+  if (const auto pause = recovery_.rest(committed_.steps);
       failures_.first() && pause.count() > 0 && !current_.resting) {
     current_.resting = true;
     return out.arm(pause);
@@ -97,7 +97,7 @@ void supervisor_machine::restart(actions& out) {
     out.announce(lifecycle_kind::trouble, -1,
                  {{"what", waiting_text(rules_.elastic, *failures_.first())}});
   auto over = record();
-  const auto furthest = std::ranges::max_element(members_, {}, &member::held)->held;
+  const auto furthest = std::ranges::max_element(members_, {}, &member::held)->held.steps;
   auto agreed = agree_on_base(members_);
   current_.base = std::move(agreed.base);
   if (agreed.differs) {
@@ -108,7 +108,7 @@ void supervisor_machine::restart(actions& out) {
   }
   if (!current_.base.held()) {  // the ranks begin at the newest checkpoint
     current_.base.point.loop.steps = recovery_.durable();
-    committed_ = std::min(committed_, recovery_.durable());
+    if (recovery_.durable() < committed_.steps) committed_ = {recovery_.durable()};
   }
   const bool planned = wanted() != membership_change::none;
   sometimes(failures_.first() && planned, coverage_point::change_with_failure);
@@ -119,7 +119,7 @@ void supervisor_machine::restart(actions& out) {
   sometimes(!current_.base.held() && furthest > 0, coverage_point::no_holder);
   sometimes(current_.base.held() && holding.size() < members_.size(),
             coverage_point::state_restored);
-  recovery_.add(std::move(over), committed_);
+  recovery_.add(std::move(over), committed_.steps);
   failures_.begin_generation();
   for (const auto& m : members_)
     if (m.abandoned && !m.gone && !placements_.any()) survivors_.push_back(m.unresponsive);

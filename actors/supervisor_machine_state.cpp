@@ -29,7 +29,7 @@ std::string_view to_string(phase p) {
 
 std::uint64_t supervisor_machine::digest() const {
   stable_hasher hash;
-  hash.add(members_.job().value()).add(phase_).add(generation().value()).add(committed_);
+  hash.add(members_.job().value()).add(phase_).add(generation().value()).add(committed_.steps);
   hash.add(deadline_).add(stop_);
   current_.add_to(hash);
   hash.add(loop_.steps).add(loop_.epoch).add(loop_.batch).add(loop_.samples);
@@ -37,7 +37,7 @@ std::uint64_t supervisor_machine::digest() const {
     hash.add(m.incarnation.value())
         .add(m.prepared)
         .add(m.answered)
-        .add(m.held)
+        .add(m.held.steps)
         .add(m.vote)
         .add(m.finished);
     hash.add(m.closed).add(m.torn_down).add(m.gone).add(m.abandoned).add(std::string_view{m.busy});
@@ -56,10 +56,10 @@ std::uint64_t supervisor_machine::digest() const {
 
 std::ostream& operator<<(std::ostream& out, const supervisor_machine& machine) {
   out << "supervisor " << to_string(machine.phase_) << " generation " << machine.generation()
-      << " committed " << machine.committed_;
+      << " committed " << machine.committed_.steps;
   for (const auto& m : machine.members_) {
     out << "; rank " << machine.members_.rank_of(m) << (m.prepared ? " prepared" : "") << " holds "
-        << m.held;
+        << m.held.steps;
     if (m.vote) out << " votes " << *m.vote;
     out << (m.finished ? " finished" : "") << (m.closed ? " closed" : "")
         << (m.torn_down ? " torn" : "") << (m.gone ? " gone" : "")

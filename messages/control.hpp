@@ -100,6 +100,8 @@ struct prepared {
 /// become durable later. Lost: the next step_done includes this one.
 struct step_done {
   fence at;
+  std::int64_t epoch = 0;    ///< finished ones
+  std::int64_t samples = 0;  ///< consumed in these steps, all ranks
 };
 /// Rank to supervisor, the answer to propose_stop: this rank does not pass `at.step` finished steps
 /// before stop_at. Late: the other ranks wait at the steps that they voted for. Lost: the
@@ -138,8 +140,10 @@ struct queue_value {
 /// down, or take part in the next generation. Late or lost: the closing deadline passes.
 struct closed_generation {
   fence at;
-  resume_point held;   ///< the point whose state the rank holds; number 0: none
-  std::string digest;  ///< of that state
+  /// The point whose state the rank holds; number 0: none. Once the job is over only rank 0 names
+  /// it, with checkpoint_policy::on_exception: it is the last committed step.
+  resume_point held;
+  std::string digest;  ///< of that state; empty once the job is over
   /// Reduced values of the committed step and of later ones, up to that point. The rank that was to
   /// show them may be lost, and some of them with it.
   std::vector<seen::metrics> rows{};
@@ -302,7 +306,7 @@ typename Inspector::result_type inspect(Inspector& f, tear_down& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, step_done& x) {
-  return f(x.at);
+  return f(x.at, x.epoch, x.samples);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, stop_vote& x) {

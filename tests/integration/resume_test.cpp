@@ -110,6 +110,9 @@ TEST_CASE("a failed fit names its last durable checkpoint", "[resume]") {
   const auto failed = at(what);
   REQUIRE_FALSE(failed.ok());
   CHECK(failed.last_checkpoint == at.checkpoint(6));
+  CHECK(failed.loop.steps == 6);
+  CHECK(failed.loop.epoch == 1);
+  CHECK(failed.loop.samples > 0);
 }
 
 TEST_CASE("a new fit in a folder with checkpoints of another run is refused", "[resume]") {

@@ -103,7 +103,7 @@ TEST_CASE("a message counts for the member that sent it in this generation", "[m
   other.job = job_id{2};
   CHECK_FALSE(all.sender(other));
   all.at(1).moves = true;
-  all.begin_generation(0, 0);
+  all.begin_generation({0}, 0);
   CHECK_FALSE(all.sender(at));
   CHECK(all.is_of_former(at));
   CHECK_FALSE(all.is_of_former(other));

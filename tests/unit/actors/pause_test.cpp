@@ -41,12 +41,13 @@ driver voted_after(int runs) {
 
 /// A rank without peers, and what it sends.
 struct lonely_rank {
-  rank_machine machine{
-      {job_id{9}, 0, incarnation_id{100}, shared_value<fit_plan>{plan_to_pause()}, derive({})}};
+  rank_machine machine;
   std::optional<hook_run> run;
   std::vector<ranks::report> reports;
 
-  lonely_rank() {
+  explicit lonely_rank(fit_plan plan = plan_to_pause())
+      : machine{{job_id{9}, 0, incarnation_id{100}, shared_value<fit_plan>{std::move(plan)},
+                 derive({})}} {
     give(form_generation{at(), 1});
     give(ranks::opened{});
     give(activate_generation{at()});
@@ -218,6 +219,25 @@ TEST_CASE("the job ends while a rank pauses: it closes and is taken down", "[ran
   r.give(tear_down{r.at(), false});
   REQUIRE(r.run);
   CHECK(r.run->hooks.front().is<hooks::teardown>());
+}
+
+TEST_CASE("once the job is over rank 0 names its last point, if it saves that", "[rank]") {
+  const bool saves = GENERATE(false, true);
+  auto plan = plan_to_pause();
+  plan.checkpoint.on_exception = saves;
+  lonely_rank r{plan};
+  r.pause_at(1);
+  r.give(close_of(true));
+  REQUIRE(r.run);
+  const auto* hook = r.run->hooks.front().get_if<hooks::on_exception>();
+  REQUIRE(hook);
+  CHECK(hook->save.has_value() == saves);
+  r.answer();
+  REQUIRE(r.all<closed_generation>().size() == 1);
+  const auto& held = r.all<closed_generation>().front().held;
+  CHECK(held.number == (saves ? r.machine.fit().point().number : 0));
+  CHECK(held.loop.steps == (saves ? 1 : 0));
+  CHECK(held.loop.samples == (saves ? 7 : 0));
 }
 
 TEST_CASE("a rank whose run ends before the step of the pause finishes", "[rank]") {

@@ -113,7 +113,7 @@ TEST_CASE("a failed job does not count a step that only one finished rank has do
   supervised s;
   s.form();
   for (std::int64_t step = 1; step <= 4; ++step)
-    for (std::int32_t r : {0, 1}) s.on(step_done{s.of(r, step)});
+    for (std::int32_t r : {0, 1}) s.on(step_done{s.of(r, step), 1, 10 * step});
   loop_state loop;
   loop.steps = 5;
   loop.samples = 50;
@@ -131,7 +131,27 @@ TEST_CASE("a failed job does not count a step that only one finished rank has do
   REQUIRE(s.completed());
   CHECK(s.completed()->status == job_outcome::ending::failed);
   CHECK(s.completed()->loop.steps == 4);
-  CHECK(s.completed()->loop.samples == 0);
+  CHECK(s.completed()->loop.epoch == 1);
+  CHECK(s.completed()->loop.samples == 40);
+}
+
+TEST_CASE("the last point that rank 0 saves is committed, though a lost rank never reported it",
+          "[supervisor]") {
+  supervised s;
+  s.form();
+  for (std::int32_t r : {0, 1}) s.on(step_done{s.of(r, 1), 0, 10});
+  s.on(step_done{s.of(0, 2), 0, 20});
+  auto killed = make_failure(failure_kind::signal, "killed");
+  killed.rank = 1;
+  s.on(rank_failed{s.of(1, 1), without_exception(killed), true});
+  CHECK(s.machine.committed() == 1);
+  closed_generation closed{s.of(0, 2)};
+  closed.held.number = 3;
+  closed.held.loop.steps = 2;
+  closed.held.loop.samples = 20;
+  s.on(closed);
+  CHECK(s.commits() == std::vector<std::int64_t>{2});
+  CHECK(s.machine.committed() == 2);
 }
 
 TEST_CASE("a step completed while the generation closes is committed", "[supervisor]") {

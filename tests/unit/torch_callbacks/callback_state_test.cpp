@@ -271,6 +271,8 @@ TEST_CASE("a fit that fails saves its last step, from which it resumes to the sa
     const auto failed = fit_in(options, run, where);
     CHECK(failed.failed_with->record.what == "injected");
     CHECK_THAT(failed.last_checkpoint, Catch::EndsWith(checkpoint_folder_name(saved)));
+    CHECK(failed.loop.steps == saved);
+    CHECK(failed.loop.samples == 12 * saved);
     const auto rest = fit_in(options, run, {}, "latest");
     REQUIRE(rest.ok());
     CHECK(rest.weights->weights_digest == whole.weights->weights_digest);
