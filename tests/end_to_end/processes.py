@@ -1,13 +1,15 @@
 """Goal: ranks in processes end with the weights of threads. A dead process is named. No process and no file is left."""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
+import select
 import signal
 
-from troupe_program import (Traced, check, check_code, check_equal, check_in, fit, main, metrics_of, result_of,
-                            troupe)
+from troupe_program import (STARTED_BY, Traced, check, check_code, check_equal, check_in, fit, main, metrics_of,
+                            result_of, troupe)
 
 PLACED = ["--placement", "processes"]
 COMMUNICATORS = ("shm", "tcp", "hier")
@@ -27,21 +29,30 @@ def process_table():
             continue
 
 
-def rank_processes(of_parent=None):
-    program = os.environ["TROUPE_PROGRAM"]
-    return {int(words[2]): pid for pid, parent, words in process_table()
-            if len(words) > 2 and words[1] == "--troupe-rank" and os.path.samefile(words[0], program)
-            and of_parent in (None, parent)}
+def started_by_this_test():
+    """All processes that carry the mark of this test and have not ended."""
+    mark = "=".join(STARTED_BY).encode()
+    for pid, parent, words in process_table():
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                if mark in f.read().split(b"\0"):
+                    yield pid, parent, words
+
+
+def rank_processes(of_parent):
+    """The pid of each process of ranks, by its number."""
+    return {int(words[2]): pid for pid, parent, words in started_by_this_test()
+            if len(words) > 2 and words[1] == "--troupe-rank" and parent == of_parent}
 
 
 def check_none_left(about=""):
-    """Waits, because a killed process takes a moment to disappear."""
-    for _ in range(200_000):
-        left = rank_processes()
-        if not left:
-            return
-        os.sched_yield()
-    check(not left, f"{left} {about}")
+    """A killed process takes a moment to disappear."""
+    while left := list(started_by_this_test()):
+        with contextlib.suppress(ProcessLookupError):
+            watched = os.pidfd_open(left[0][0])
+            gone, _, _ = select.select([watched], [], [], 60)
+            os.close(watched)
+            check(gone, f"{left[0]} is left {about}")
 
 
 def family(of):
@@ -75,10 +86,6 @@ def sockets_of_the_machine():
         with open(f"/proc/net/{table}", encoding="utf-8") as f:
             inodes |= {line.split()[column] for line in f.readlines()[1:]}
     return inodes
-
-
-def shared_memory_of_ours():
-    return {name for name in os.listdir("/dev/shm") if "troupe" in name}
 
 
 def check_gone(sockets):
@@ -188,7 +195,6 @@ def story_no_rank_process_outlives_a_killed_program(folder):
 def story_no_socket_or_file_is_left_when_all_processes_are_killed_at_once(folder):
     own = os.path.join(folder, "tmp")
     os.mkdir(own)
-    before = shared_memory_of_ours()
     for by in COMMUNICATORS:
         traced = Traced(os.path.join(folder, by), *PLACED, "--max-epochs", "1000", "--communicator", by, TMPDIR=own)
         traced.wait_for("on_train_batch_start", rank=1, step=5)
@@ -202,8 +208,7 @@ def story_no_socket_or_file_is_left_when_all_processes_are_killed_at_once(folder
         check_none_left(by)
         check_gone(sockets)
         check_equal(os.listdir(own), [], by)
-        check_equal(shared_memory_of_ours() - before, set(), by)
-        # Under any name: no file is left where shared memory and temporary files are kept.
+        # No file is left where shared memory and temporary files are kept.
         left = [p for p in paths if p.startswith(("/dev/shm/", own)) and os.path.exists(p)]
         check_equal(left, [], by)
 

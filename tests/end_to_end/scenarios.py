@@ -6,18 +6,16 @@ import json
 import os
 import select
 import signal
-import uuid
 
 from elastic import PLACED, SHORT, check_generations, disturbed, metrics_text, together, undisturbed
 from elastic_shards import check_same
-from processes import process_table
+from processes import check_none_left, rank_processes, started_by_this_test
 from troupe_program import (Traced, check, check_code, check_equal, checkpoints_of, main, result_of, troupe)
 
 COMMUNICATORS = ("shm", "tcp")
 # 220 steps of some milliseconds, so that a fit is not over at once. The trace is read as fast as it is written, or
 # else the ranks wait for it.
 LONG = ["--max-epochs", 20, "--set", "model.hidden=[512,512]"]
-MARK = f"SCENARIOS_MARK={uuid.uuid4()}"  # in the environment of each process that a story starts
 STORY_SECONDS = 300  # for each story; under ten on an idle machine
 
 
@@ -41,7 +39,7 @@ def bounded(story):
             with in_time():
                 story(folder)
         finally:
-            for pid in marked():  # of a story that failed
+            for pid, _, _ in started_by_this_test():  # of a story that failed
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
     return run
@@ -53,31 +51,6 @@ def started(folder, name, *arguments, ranks=3, at=("training_step", {"rank": 0, 
     traced = Traced(run, *SHORT, *LONG, *PLACED, "--ranks", ranks, "--shards", 3, *arguments, **more)
     traced.wait_for(at[0], **at[1])
     return run, traced
-
-
-def rank_processes(parent):
-    """The pid of each process of ranks of this program, by its number."""
-    return {int(words[2]): pid for pid, of, words in process_table()
-            if of == parent and len(words) > 2 and words[1] == "--troupe-rank"}
-
-
-def marked():
-    """All processes that the stories have started and that have not ended."""
-    for pid, _, _ in process_table():
-        with contextlib.suppress(OSError):
-            with open(f"/proc/{pid}/environ", "rb") as f:
-                if MARK.encode() in f.read().split(b"\0"):
-                    yield pid
-
-
-def check_none_left(about=""):
-    """A killed process takes a moment to disappear."""
-    while left := list(marked()):
-        with contextlib.suppress(ProcessLookupError):
-            watched = os.pidfd_open(left[0])
-            gone, _, _ = select.select([watched], [], [], 60)
-            os.close(watched)
-            check(gone, f"process {left[0]} is left {about}")
 
 
 def kill_at_once(pids, number=signal.SIGKILL):
@@ -263,5 +236,4 @@ def story_a_rank_process_is_killed_while_a_checkpoint_is_taken_and_while_it_is_w
 
 
 if __name__ == "__main__":
-    os.environ.update([MARK.split("=")])
     main(globals())

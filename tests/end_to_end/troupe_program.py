@@ -33,9 +33,13 @@ class Ended:
                 f"-- standard output\n{self.out}-- standard error\n{self.err}")
 
 
+# In the environment of every process that this test starts, and of the processes that those start.
+STARTED_BY = ("TEST_OF_TROUPE", str(os.getpid()))
+
+
 def environment(variables):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("TROUPE_")}
-    return {**clean, **variables}
+    return {**clean, **dict([STARTED_BY]), **variables}
 
 
 def troupe(*arguments, before=(), **variables):
