@@ -32,6 +32,10 @@ namespace troupe {
 data_loading loading_of(data_module& data, stage s, std::int32_t dataloader,
                         const trainer_options& options);
 
+/// The text of an exception. Cut off, because what() of LibTorch's exceptions ends in 25 lines of
+/// stack frames.
+std::string text_without_frames(const std::exception& error);
+
 /// Accepts hooks in any order that actors/fit_machine.hpp can emit. The random generator is reset
 /// before each hook: by (seed, epoch, batch, rank, hook) for a batch's data and steps, by (seed,
 /// epoch, rank, hook) for all other hooks. Only the lane's thread calls members.
