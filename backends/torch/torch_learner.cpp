@@ -312,8 +312,11 @@ void torch_learner::set_up_precision() {
 void torch_learner::handle(const hooks::on_fit_start&) {
   notify(&callback::on_fit_start, &troupe::module::on_fit_start, &strategy::on_fit_start);
 }
+// A fit that was resumed at its end has no on_train_end. It reports what the checkpoint has of its
+// last step: the run that wrote it reported this after the checkpoint, or was killed before.
 void torch_learner::handle(const hooks::on_fit_end& h) {
   why_ended_ = h.why;
+  if (!end_reported_) report_end();
   notify(&callback::on_fit_end, &troupe::module::on_fit_end, &strategy::on_fit_end);
 }
 

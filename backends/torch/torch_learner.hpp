@@ -229,6 +229,7 @@ private:
   void report(metric_accumulator& book);
   void report_steps();
   void report_non_finite();
+  void report_end();
   void agree_on_stop();
   void synchronize_buffers();
   void begin_evaluation();
@@ -315,6 +316,7 @@ private:
   step_status word_;
   bool stepped_ = false;               // the batch in progress ended a step
   bool steps_reported_ = true;         // the last step's metrics were reported
+  bool end_reported_ = false;          // report_end was called
   bool finite_ = true;                 // the losses of the step in progress, so far
   std::int64_t non_finite_steps_ = 0;  // with a loss that was infinite or no number
   bool wants_stop_ = false;
