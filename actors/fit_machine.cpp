@@ -2,6 +2,7 @@
 
 #include "actors/deciders.hpp"
 #include "actors/hook_sequences.hpp"
+#include "messages/validation_interval.hpp"
 
 #include <fmt/format.h>
 
@@ -51,14 +52,8 @@ void check_lengths(const fit_plan& plan, const optimizer_facts& optimizers,
                                  "max_epochs to train on",
                                  plan.resume, epoch, plan.max_epochs));
   if (optimizers.splits_batches) refuse_accumulated_splits(plan);
-  const auto every = lengths.validation_interval();
-  const auto batches = lengths.train_batches();
-  if (!plan.val_by_time && plan.check_val_every_n_epoch > 0 && batches > 0 && every > batches)
-    throw user_error(errc::bad_configuration,
-                     fmt::format("val_check_interval is {} batches, but an epoch has {}: lower it, "
-                                 "give a share such as 1.0, or set check_val_every_n_epoch to 0, "
-                                 "so that it counts across epochs",
-                                 every, batches));
+  if (!plan.val_by_time && plan.check_val_every_n_epoch > 0)
+    check_validation_interval(lengths.validation_interval(), lengths.train_batches());
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 #include "troupe/options.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "messages/validation_interval.hpp"
 #include "troupe/failure.hpp"
 #include "troupe/outcome.hpp"
 
@@ -14,6 +17,15 @@ std::int64_t apply_limit(const batch_limit& limit, std::int64_t batches) {
   if (batches <= 0 || !(share > 0)) return 0;
   if (share >= 1.0) return batches;
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(batches) * share));
+}
+
+void check_validation_interval(std::int64_t every, std::int64_t batches) {
+  if (batches <= 0 || every <= batches) return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("val_check_interval is {} batches, but an epoch has {}: lower it, "
+                               "give a share such as 1.0, or set check_val_every_n_epoch to 0, so "
+                               "that it counts across epochs",
+                               every, batches));
 }
 
 std::string_view to_string(placement_kind kind) {

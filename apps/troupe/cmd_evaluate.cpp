@@ -72,6 +72,7 @@ program_end evaluate(stage purpose, const schema& all, given what, const context
   report_troubles(around.screen, outcome);
   report_trace(around.screen, trace);
   report_profile(around.screen, outcome);
+  job_runner::ignore_later_signals();
   print(purpose, plan, outcome, around);
   return {exit_status_of(outcome, runner.signal()), !outcome.survivors.empty()};
 }

@@ -50,15 +50,21 @@ public:
     serve(runner);
     const auto started = around_.age();
     auto outcome = runner.run(fit_job());
+    // A rank that failed may have taken the last values with it.
+    if (!outcome.ok()) outcome.last.merge(live_.as_status().last);
     auto result = result_of(outcome, shared_.options);
     std::erase_if(result.metrics, [this](const auto& one) { return hidden_.hides(one.first); });
     if (outcome.figures.seconds_to_first_step > 0)
       result.seconds_to_first_step = started + outcome.figures.seconds_to_first_step;
     report_outcome(outcome);
     report_profile(around_.screen, outcome);
-    if (wants_test(outcome) && !runner.stopped()) outcome = test(runner, outcome, result);
+    if (wants_test(outcome)) {
+      outcome = runner.stopped() ? without_test(outcome) : test(runner, outcome);
+      add_test(outcome, result);
+    }
     runner.serve_no_more();
     report_trace(around_.screen, trace);
+    job_runner::ignore_later_signals();
     return close(result, outcome, runner);
   }
 
@@ -151,6 +157,18 @@ private:
   void add_loggers(const logged_job& about, job& to) const {
     add(loggers_of(plan_.settings, about, report_, around_.wall), to);
   }
+  void log_test(const seen::metrics& what) const {
+    const logged_job test{.folder = plan_.folder, .is_test = true};
+    for (const auto& make : loggers_of(plan_.settings, test, report_, around_.wall)) {
+      try {
+        const auto logger = make();
+        logger->on(what);
+        logger->finish(0);
+      } catch (const std::exception&) {
+        // report_ has shown it.
+      }
+    }
+  }
 
   observer_factory events() const {
     const auto path = folder_.file(events_file);
@@ -171,22 +189,42 @@ private:
            around_.learning.has_test(learning_of(plan_.settings));
   }
 
-  // Tests the trained weights and adds the metrics to those of the fit.
-  job_outcome test(job_runner& runner, const job_outcome& fitted, run_result& result) {
+  // A stop came when the steps were done, so the run ends before its test.
+  static job_outcome without_test(job_outcome fitted) {
+    fitted.status = job_outcome::ending::stopped;
+    return fitted;
+  }
+
+  // Tests the trained weights.
+  job_outcome test(job_runner& runner, const job_outcome& fitted) {
     auto test = shared_;
     test.purpose = stage::test;
     test.initial = fitted.weights;
     add(progress_of(plan_.settings, around_), test);
     test.started = [this](const job_handle& held) { live_.hold(held); };
-    add_loggers({.folder = plan_.folder, .fitted = fitted.loop}, test);
     test.observers.push_back(events());
     auto outcome = runner.run(std::move(test));
     report_outcome(outcome);
-    result.status = outcome.status;
-    if (outcome.failed_with) result.failed_with = outcome.failed_with->record;
-    if (outcome.status == job_outcome::ending::finished)
-      for (const auto& [name, number] : figures_of(outcome)) result.metrics[name] = number;
+    outcome.survivors.insert(outcome.survivors.end(), fitted.survivors.begin(),
+                             fitted.survivors.end());
     return outcome;
+  }
+
+  // Adds how the test ended to the result of the fit. The metrics of a test that was stopped or
+  // failed are those of a part of its data: neither the result nor the loggers get them.
+  void add_test(const job_outcome& tested, run_result& result) {
+    result.status = tested.status;
+    if (tested.failed_with) result.failed_with = tested.failed_with->record;
+    untested_ = tested.status != job_outcome::ending::finished;
+    if (untested_) return;
+    seen::metrics all;
+    all.logged = figures_of(tested);
+    // At the end of an epoch, training continues with the next one.
+    const auto& at = result.loop;
+    all.at.step = at.steps;
+    all.at.epoch = at.epoch - (at.batch == 0 && at.epoch > 0 ? 1 : 0);
+    for (const auto& [name, number] : all.logged) result.metrics[name] = number;
+    log_test(all);
   }
 
   program_end close(run_result& result, const job_outcome& last, job_runner& runner) const {
@@ -224,13 +262,7 @@ private:
 
   void print(const run_result& result, const std::string& text, bool aborted) const {
     auto& screen = around_.screen;
-    const bool saves = plan_.settings.flag("enable_checkpointing");
-    if (result.status == job_outcome::ending::stopped && !saves)
-      screen.note(fmt::format("stopped after {} steps, without a checkpoint", result.loop.steps));
-    else if (result.status == job_outcome::ending::stopped)
-      screen.note(
-          fmt::format("stopped after {} steps; go on with: {} fit --run-dir {} --resume latest",
-                      result.loop.steps, around_.name, plan_.folder));
+    if (result.status == job_outcome::ending::stopped) screen.note(stopped_note(result.loop.steps));
     if (result.non_finite_steps > 0)
       screen.warning(fmt::format("the loss of {} of {} steps was not finite",
                                  result.non_finite_steps, result.loop.steps));
@@ -241,6 +273,14 @@ private:
         accuracy == result.metrics.end()
             ? fmt::format("run folder {}", plan_.folder)
             : fmt::format("test accuracy {:.4f}, run folder {}", accuracy->second, plan_.folder));
+  }
+
+  std::string stopped_note(std::int64_t steps) const {
+    auto note = fmt::format("stopped after {} steps", steps);
+    if (untested_) note += ", which are all of them, but before the end of the test";
+    if (!plan_.settings.flag("enable_checkpointing")) return note + ", without a checkpoint";
+    return note + fmt::format("; go on with: {} fit --run-dir {} --resume latest", around_.name,
+                              plan_.folder);
   }
 
   void summarize(const run_result& result, std::string_view how) const {
@@ -259,6 +299,7 @@ private:
   run_plan plan_;
   const context& around_;
   hidden_figures hidden_;
+  bool untested_ = false;  // the fit has done its steps, and its test has not ended
   job shared_;
   run_folder folder_;
   trouble_report report_{around_.screen};

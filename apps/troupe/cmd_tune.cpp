@@ -63,6 +63,7 @@ public:
   // a user's model need not have.
   void print(ordered_json found, const std::string& name, std::string_view key,
              const std::string& number) const {
+    job_runner::ignore_later_signals();
     if (settings_.flag("json"))
       return screen().result(found.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
     const auto* one = find_setting(settings_.all(), key);
@@ -78,12 +79,20 @@ private:
                      }};
 };
 
+void refuse_without_steps(const job_outcome& outcome) {
+  if (outcome.loop.steps > 0) return;
+  throw user_error(errc::bad_configuration,
+                   "a fit of the search made no step, because it had no training batches: raise "
+                   "--limit-train-batches, or leave it out");
+}
+
 program_end tune_rate(const schema& all, const given& what, const context& around,
                       const rate_search& how) {
   tuning tune{all, what, around};
   const auto outcome = tune.run(
       [&](learning& of, trainer_options& options) { tune.models().search_rate(how, of, options); });
   if (!outcome.ok() || tune.interrupted()) return tune.ended(outcome);
+  refuse_without_steps(outcome);
   const auto curve = tune.models().rates_found(outcome);
   if (!curve.suggestion)
     throw user_error(errc::job_failed,
@@ -119,6 +128,7 @@ program_end tune_size(const schema& all, const given& what, const context& aroun
       options.elastic.max_restarts = 0;
     });
     if (tune.interrupted()) throw search_ended{};
+    if (last.ok()) refuse_without_steps(last);
     tune.screen().note(fmt::format("batch size {}: {}", size, last.ok() ? "fits" : "failed"));
     return last;
   };

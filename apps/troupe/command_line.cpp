@@ -67,6 +67,31 @@ void allow_extras(CLI::App& app) {
   for (auto* below : app.get_subcommands([](CLI::App*) { return true; })) allow_extras(*below);
 }
 
+bool takes_value(const CLI::App& app, const std::string& flag) {
+  const auto is_it = [&](const CLI::Option* one) {
+    return one->check_lname(flag) && one->get_items_expected_max() > 0;
+  };
+  return std::ranges::any_of(app.get_options(), is_it) ||
+         std::ranges::any_of(app.get_subcommands([](const CLI::App*) { return true; }),
+                             [&](const CLI::App* below) { return takes_value(*below, flag); });
+}
+
+// `--NAME=` gives an empty value. CLI11 would take the next argument for it.
+std::vector<std::string> with_empty_values(const CLI::App& app, std::vector<std::string> all) {
+  std::vector<std::string> split;
+  for (auto it = all.begin(); it != all.end(); ++it) {
+    if (*it == "--") {
+      split.insert(split.end(), it, all.end());
+      break;
+    }
+    const bool empty = it->starts_with("--") && it->find('=') == it->size() - 1 &&
+                       takes_value(app, it->substr(2, it->size() - 3));
+    split.push_back(empty ? it->substr(0, it->size() - 1) : std::move(*it));
+    if (empty) split.emplace_back();
+  }
+  return split;
+}
+
 void refuse_extras(const CLI::App& app) {
   for (const auto& extra : app.remaining()) {
     const bool flag = extra.starts_with("-");
@@ -153,7 +178,7 @@ command command_line::top() const { return command{app_.get()}; }
 
 std::optional<std::string> command_line::read(std::vector<std::string> arguments) {
   allow_extras(*app_);
-  arguments = normalised(std::move(arguments));
+  arguments = with_empty_values(*app_, normalised(std::move(arguments)));
   std::reverse(arguments.begin(), arguments.end());
   try {
     app_->parse(std::move(arguments));

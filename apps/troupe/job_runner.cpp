@@ -112,4 +112,12 @@ bool job_runner::stopping() const { return state_->stopping; }
 
 bool job_runner::ended_at_once() const { return state_->at_once; }
 
+// Asio restores the default action of a signal with its last set. This one is never destroyed, and
+// no handler waits for it.
+void job_runner::ignore_later_signals() {
+  static const auto* const kept =
+      new asio::signal_set{*new asio::io_context{1}, SIGINT, SIGTERM, SIGHUP};
+  static_cast<void>(kept);
+}
+
 }  // namespace troupe::program

@@ -48,6 +48,10 @@ public:
   /// The second signal, or a call of `stop`, has asked for an end at once.
   bool ended_at_once() const;
 
+  /// From now on SIGINT, SIGTERM and SIGHUP change nothing in this process after the destructor,
+  /// either: the call has its result, and its exit code stands however long the exit takes.
+  static void ignore_later_signals();
+
 private:
   struct state;
   std::unique_ptr<state> state_;

@@ -13,28 +13,6 @@ namespace troupe::program {
 
 namespace {
 
-// Gives the metrics of a test the position at which the fit ended, because they belong to its
-// final weights.
-class at_position : public observer {
-public:
-  at_position(std::unique_ptr<observer> inner, loop_state where)
-      : inner_(std::move(inner)), where_(std::move(where)) {}
-  void on(const observation& what) override {
-    auto seen = what;
-    if (auto* metrics = std::get_if<seen::metrics>(&seen)) {
-      metrics->at.step = where_.steps;
-      // At the end of an epoch, training continues with the next one.
-      metrics->at.epoch = where_.epoch - (where_.batch == 0 && where_.epoch > 0 ? 1 : 0);
-    }
-    inner_->on(seen);
-  }
-  void finish(std::uint64_t dropped) override { inner_->finish(dropped); }
-
-private:
-  std::unique_ptr<observer> inner_;
-  loop_state where_;
-};
-
 bool is_figure_of_run(std::string_view metric) {
   return metric.starts_with("run/learning_rate") || metric == "run/samples_per_second" ||
          metric == "run/process_memory_mib";
@@ -74,7 +52,7 @@ std::optional<tensorboard_logger::setting> hparam_of(const setting_value& value)
 make_logger tensorboard_of(const settings& s, const logged_job& about, const wall_clock& wall) {
   tensorboard_logger::facts facts;
   facts.resumed_at = about.resumed_at;
-  if (!about.fitted) {
+  if (!about.is_test) {
     facts.config = saved_configuration(s);
     for (const auto& one : s.all()) {
       if (!one.saved) continue;
@@ -91,9 +69,8 @@ observer_factory around(const make_logger& make, const logged_job& about,
                         const trouble_report& report, const std::string& file,
                         std::function<bool(std::string_view)> wanted) {
   return report.around(
-      [make, restarts = about.restarts, fitted = about.fitted, wanted = std::move(wanted)] {
+      [make, restarts = about.restarts, wanted = std::move(wanted)] {
         std::unique_ptr<observer> logger = std::make_unique<some_metrics>(make(), wanted);
-        if (fitted) logger = std::make_unique<at_position>(std::move(logger), *fitted);
         if (restarts) logger = std::make_unique<metrics_once>(std::move(logger));
         return logger;
       },

@@ -4,9 +4,8 @@
 #include "apps/troupe/settings.hpp"
 #include "apps/troupe/trouble_report.hpp"
 #include "backends/telemetry/event_log.hpp"
-#include "troupe/detail/loop_state.hpp"
+#include "troupe/detail/position.hpp"
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,11 +21,11 @@ struct hidden_figures {
 
 /// The job whose metrics are logged.
 struct logged_job {
-  std::string folder;                     ///< the run's
-  bool restarts = false;                  ///< steps may be done again: each value is logged once
-  std::int64_t resumed_at = undefined;    ///< where a resumed fit goes on
-  hidden_figures hidden = {};             ///< what the loggers leave out
-  std::optional<loop_state> fitted = {};  ///< of the test after a fit: where the fit ended
+  std::string folder;                   ///< the run's
+  bool restarts = false;                ///< steps may be done again: each value is logged once
+  std::int64_t resumed_at = undefined;  ///< where a resumed fit goes on
+  hidden_figures hidden = {};           ///< what the loggers leave out
+  bool is_test = false;                 ///< the test after a fit, which the fit has logged about
 };
 
 /// One factory per logger, and one for figures_file. Each is wrapped by `report`, which must

@@ -130,10 +130,14 @@ checked check_words(const setting& what, setting_value value) {
   if (is<ints>(value) && std::get<ints>(value).empty()) value = words{};
   if (is<std::string>(value)) value = split_list(std::get<std::string>(value));
   if (!is<words>(value)) return wrong_type(what);
-  for (const auto& word : std::get<words>(value))
+  const auto& all = std::get<words>(value);
+  for (const auto& word : all) {
     if (std::find(what.choices.begin(), what.choices.end(), word) == what.choices.end())
       return impossible(fmt::format("no such value \"{}\"{} (any of {})", word,
                                     hint(word, what.choices), fmt::join(what.choices, ", ")));
+    if (std::ranges::count(all, word) > 1)
+      return impossible(fmt::format("\"{}\" stands there twice: name each once", word));
+  }
   return possible(std::move(value));
 }
 

@@ -44,6 +44,11 @@ manifest read_manifest(const fs::path& folder) {
     refuse(folder, error && error != std::errc::no_such_file_or_directory
                        ? error.message()
                        : "no such checkpoint; it is the folder that holds manifest.json");
+  const bool named_as_one = step_of_checkpoint_folder(folder.filename().string()) >= 0;
+  if (!named_as_one && !fs::exists(fs::symlink_status(folder / manifest_name, error)))
+    refuse(folder, fmt::format("holds no checkpoint ({}), and no checkpoints of a run ({}/): name "
+                               "the folder of a run, or of one of its checkpoints",
+                               manifest_name, checkpoints_folder));
   const regular_file file{folder / manifest_name, regular_file::links::refuse};
   return parse_manifest(file.read_all(manifest_limit), file.path().string());
 }

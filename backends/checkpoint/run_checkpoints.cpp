@@ -66,7 +66,8 @@ std::string newest_good_beside(const fs::path& bad) {
     for (const auto& other : folders_in(place.parent_path()))
       if (other.path.filename() != place.filename() && !why_bad(other.path))
         return fmt::format("; newest good one: {}", other.path.string());
-    return "; there is no good one beside it";
+    const bool of_run = step_of_checkpoint_folder(place.filename().string()) >= 0;
+    return of_run ? "; there is no good one beside it" : "";
   } catch (const std::exception&) {
     return {};  // the folder cannot be read; the first error is sufficient
   }

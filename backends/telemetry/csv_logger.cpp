@@ -67,6 +67,19 @@ std::int64_t step_of(std::string_view row) {
   return step;
 }
 
+// The rows of the largest step.
+std::vector<std::string> newest_rows(std::string_view text) {
+  std::vector<std::string> rows;
+  std::int64_t newest = undefined;
+  for_each_line(text, [&](std::string_view line) {
+    const auto step = step_of(line);
+    if (step > newest) rows.clear();
+    newest = std::max(newest, step);
+    if (step == newest && step != undefined) rows.emplace_back(line);
+  });
+  return rows;
+}
+
 // True if a row has values of a test and no others.
 bool is_of_test(const std::vector<std::string>& columns, std::string_view row) {
   const auto filled = cells(row);
@@ -100,6 +113,7 @@ csv_logger::csv_logger(std::string path) : path_(std::move(path)), columns_{"ste
                          " is no metrics file of a run: its first columns are not step and "
                          "epoch; move it away");
   columns_ = found;
+  newest_ = newest_rows(text);
   file_ = std::make_unique<line_file>(path_, line_file::start::append);
 }
 
@@ -115,7 +129,7 @@ void csv_logger::on(const observation& what) {
     const auto found = seen->logged.find(columns_[i]);
     row += found == seen->logged.end() ? "," : fmt::format(",{}", found->second);
   }
-  file_->add(row + "\n");
+  if (std::erase(newest_, row) == 0) file_->add(row + "\n");
 }
 
 void csv_logger::widen(const metrics& logged) {
@@ -137,6 +151,7 @@ void csv_logger::widen(const metrics& logged) {
   replace_text_file(path_, text);
   file_ = std::make_unique<line_file>(path_, line_file::start::append);
   columns_ = std::move(wider);
+  for (auto& row : newest_) row += std::string(added, ',');
 }
 
 namespace {

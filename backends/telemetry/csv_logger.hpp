@@ -14,9 +14,10 @@ namespace troupe {
 /// Writes reduced values as they become known: columns `step`, `epoch`, then one per metric in the
 /// order in which they first appeared; one row per observation, with empty fields for missing
 /// values. A new metric rewrites the file with one more column, by rename, so that readers see
-/// whole files only. Appends to an existing file. At most 512 columns: one more name ends the
-/// logger, but not the job, because a new name per step is a mistake whose cost grows with the
-/// square.
+/// whole files only. Appends to an existing file, but not a row that its newest step has already: a
+/// run that is resumed and ends at once reports its last step again. At most 512 columns: one more
+/// name ends the logger, but not the job, because a new name per step is a mistake whose cost grows
+/// with the square.
 class csv_logger : public observer {
 public:
   /// Throws user_error (bad_configuration) if `path` cannot be written or is not such a file.
@@ -29,6 +30,7 @@ private:
 
   std::string path_;
   std::vector<std::string> columns_;
+  std::vector<std::string> newest_;  // rows of the newest step in the file that was opened
   std::unique_ptr<line_file> file_;
 };
 

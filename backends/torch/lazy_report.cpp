@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <fstream>
+#include <string_view>
 
 #include "troupe/accelerator.hpp"
 #include "troupe/failure.hpp"
@@ -13,13 +14,25 @@ lazy_report::lazy_report(lazy_report_options how) : how_(std::move(how)) {
     throw user_error(errc::bad_configuration, "lazy_report: give the path of a file");
 }
 
+namespace {
+
+void refuse_without_graphs(std::string_view accelerator) {
+  if (accelerator == to_string(accelerator_kind::lazy)) return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("lazy_report: the accelerator {} has no graphs: use the accelerator "
+                               "lazy, or leave the callback out",
+                               accelerator));
+}
+
+}  // namespace
+
+void lazy_report::configure(trainer_options& options) const {
+  const std::string_view name = options.accelerator.name;
+  if (name != to_string(accelerator_kind::automatic)) refuse_without_graphs(name);
+}
+
 void lazy_report::setup(module& m, stage) {
-  if (const auto name = m.strategy_in_use()->hardware().name();
-      name != to_string(accelerator_kind::lazy))
-    throw user_error(errc::bad_configuration,
-                     fmt::format("lazy_report: the accelerator {} has no graphs: use the "
-                                 "accelerator lazy, or leave the callback out",
-                                 name));
+  refuse_without_graphs(m.strategy_in_use()->hardware().name());
 }
 
 void lazy_report::on_train_epoch_end(module& m, std::int64_t) {

@@ -372,11 +372,17 @@ void torch_learner::handle(const hooks::on_train_epoch_end& h) {
   done_.batch = done_.cursor = 0;
 }
 
-void torch_learner::handle(const hooks::on_train_end& h) {
-  why_ended_ = h.why;
+// What the last step and the epoch in progress have logged.
+void torch_learner::report_end() {
+  end_reported_ = true;
   if (!steps_reported_) report_steps();
   report_non_finite();
   report(epoch_book_);
+}
+
+void torch_learner::handle(const hooks::on_train_end& h) {
+  why_ended_ = h.why;
+  report_end();
   notify(&callback::on_train_end, &troupe::module::on_train_end, &strategy::on_train_end);
 }
 

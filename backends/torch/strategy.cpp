@@ -354,21 +354,27 @@ strategy_table default_strategies() {
            }}};
 }
 
+void check_strategy(const strategy_table& known, std::string_view name, std::int32_t ranks) {
+  constexpr std::string_view automatic = "auto";
+  if (name == automatic) return;
+  if (name == "single_device" && ranks > 1)
+    throw user_error(errc::bad_configuration,
+                     fmt::format("strategy single_device has one rank, not {}: use data_parallel, "
+                                 "or ranks = 1",
+                                 ranks));
+  if (known.contains(name)) return;
+  std::vector<std::string_view> names{automatic};
+  for (const auto& [other, factory] : known) names.push_back(other);
+  throw user_error(errc::bad_configuration, fmt::format("unknown strategy \"{}\": use one of {}",
+                                                        name, fmt::join(names, ", ")));
+}
+
 std::unique_ptr<strategy> make_strategy(const strategy_table& known, std::string_view name,
                                         strategy_parts parts) {
   const auto world = parts.about.world;
   if (name == "auto") name = world > 1 ? "data_parallel" : "single_device";
-  if (name == "single_device" && world > 1)
-    throw user_error(errc::bad_configuration,
-                     fmt::format("strategy single_device has one rank, not {}: use data_parallel, "
-                                 "or ranks = 1",
-                                 world));
-  if (const auto found = known.find(name); found != known.end())
-    return found->second(std::move(parts));
-  std::vector<std::string_view> names{"auto"};
-  for (const auto& [other, factory] : known) names.push_back(other);
-  throw user_error(errc::bad_configuration, fmt::format("unknown strategy \"{}\": use one of {}",
-                                                        name, fmt::join(names, ", ")));
+  check_strategy(known, name, world);
+  return known.find(name)->second(std::move(parts));
 }
 
 }  // namespace troupe

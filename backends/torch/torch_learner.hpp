@@ -32,6 +32,10 @@ namespace troupe {
 data_loading loading_of(data_module& data, stage s, std::int32_t dataloader,
                         const trainer_options& options);
 
+/// The text of an exception. Cut off, because what() of LibTorch's exceptions ends in 25 lines of
+/// stack frames.
+std::string text_without_frames(const std::exception& error);
+
 /// Accepts hooks in any order that actors/fit_machine.hpp can emit. The random generator is reset
 /// before each hook: by (seed, epoch, batch, rank, hook) for a batch's data and steps, by (seed,
 /// epoch, rank, hook) for all other hooks. Only the lane's thread calls members.
@@ -225,6 +229,7 @@ private:
   void report(metric_accumulator& book);
   void report_steps();
   void report_non_finite();
+  void report_end();
   void agree_on_stop();
   void synchronize_buffers();
   void begin_evaluation();
@@ -311,6 +316,7 @@ private:
   step_status word_;
   bool stepped_ = false;               // the batch in progress ended a step
   bool steps_reported_ = true;         // the last step's metrics were reported
+  bool end_reported_ = false;          // report_end was called
   bool finite_ = true;                 // the losses of the step in progress, so far
   std::int64_t non_finite_steps_ = 0;  // with a loss that was infinite or no number
   bool wants_stop_ = false;

@@ -107,6 +107,14 @@ def changing(folder, *arguments):
     return plain, run, traced
 
 
+def wait_for_ranks(run, ranks):
+    """Until the run has so many processes."""
+    live = {"ranks": 0}
+    while live and live["ranks"] != ranks:
+        live = troupe("status", run, "--json").json()["live"]
+    check(live, f"the run ended before its ranks were {ranks}")
+
+
 def check_changed(traced, run, plain, why, ranks):
     """Each change was one of `why`; no step was lost, and no restart was used."""
     ended = check_code(traced.end(), 0)
@@ -138,13 +146,23 @@ def story_scale_moves_the_shards_into_fewer_and_into_more_processes(folder):
     check_code(troupe("scale", run, "--ranks", 1), 0)
     # Rank 1 has moved and trains: the second generation is active.
     traced.release(("on_train_start", {"rank": 1}), ("training_step", {"rank": 1}))
-    live = {"ranks": 3}
-    while live and live["ranks"] != 1:
-        live = troupe("status", run, "--json").json()["live"]
-    check(live, "the run ended before it had one process")
+    wait_for_ranks(run, 1)
     check_code(troupe("scale", run, "--ranks", 3), 0)
     traced.release()
     check_changed(traced, run, plain, ["scaled", "scaled"], [3, 1, 3])
+
+
+def story_scale_over_tcp_and_hier_ends_in_the_same_weights(folder):
+    for kind in ("tcp", "hier"):
+        place = os.path.join(folder, kind)
+        os.mkdir(place)
+        plain, run, traced = changing(place, "--communicator", kind)
+        check_code(troupe("scale", run, "--ranks", 1), 0)
+        traced.release(("on_train_start", {"rank": 1}), ("training_step", {"rank": 1}))
+        wait_for_ranks(run, 1)
+        check_code(troupe("scale", run, "--ranks", 3), 0)
+        traced.release()
+        check_changed(traced, run, plain, ["scaled", "scaled"], [3, 1, 3])
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ import re
 import select
 import signal
 
-from troupe_program import (STARTED_BY, Traced, check, check_code, check_equal, check_in, fit, main, metrics_of,
-                            result_of, troupe)
+from troupe_program import (STARTED_BY, Traced, check, check_code, check_equal, check_in, check_same_metrics, fit,
+                            main, metrics_of, result_of, troupe)
 
 PLACED = ["--placement", "processes"]
 COMMUNICATORS = ("shm", "tcp", "hier")
@@ -246,6 +246,15 @@ def story_sighup_to_the_process_group_is_handled_by_the_parent_only(folder):
     check_in("SIGHUP: stopping", ended.err)
     check_equal((result_of(run)["status"], result_of(run)["failure"]), ("stopped", None))
     check_none_left(ended)
+
+
+def story_a_rank_killed_in_its_teardown_costs_no_metrics(folder):
+    for rank in (0, 1):
+        for restarts in (0, 3):
+            run = os.path.join(folder, f"{rank}-{restarts}")
+            ended = fit(run, *PLACED, "--max-restarts", restarts, "--fault", f"kill@rank={rank},hook=teardown")
+            check(result_of(run)["metrics"]["train/loss"] > 0, ended)
+            check_same_metrics(run)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ import os
 import shutil
 import signal
 
-from troupe_program import (Traced, check, check_code, check_equal, check_in, checkpoints_of, fit, main, metrics_of,
-                            result_of, troupe)
+from troupe_program import (Traced, check, check_code, check_equal, check_in, check_same_metrics, checkpoints_of, fit,
+                            main, metrics_of, result_of, troupe)
 
 # Momentum, dropout, accumulation over three batches: all state that a checkpoint must hold.
 RICH = ["--set", "model.dropout=0.3", "--accumulate-grad-batches", 3, "--log-every-n-steps", 1]
@@ -66,6 +66,31 @@ def story_resuming_a_finished_fit_changes_nothing(folder):
     check_same_end(run, whole)
     check(result_of(run)["weights_digest"], "the weights are missing")
     check_equal(checkpoints_of(run), before)
+
+
+def story_a_fit_that_ended_in_mid_epoch_and_is_resumed_there_has_the_same_metrics(folder):
+    for name, more in (("first", []), ("every", ["--log-every-n-steps", 3, "--checkpoint-every-n-steps", 4])):
+        run = os.path.join(folder, name)
+        check_code(fit(run, "--max-steps", 20, *more), 0)
+        before = result_of(run)["metrics"]
+        for _ in range(2):
+            check_code(fit(run, "--max-steps", 20, *more, "--resume", "latest"), 0)
+            check_equal(result_of(run)["metrics"], before)
+            check_same_metrics(run)
+
+
+def story_a_stop_right_after_a_resume_repeats_no_row_of_metrics(folder):
+    run = os.path.join(folder, "run")
+    for resume, hook, where in (([], "training_step", {"rank": 0, "step": 20}), (["--resume", "latest"], "setup", {}),
+                                (["--resume", "latest"], "setup", {})):
+        traced = Traced(run, *resume, hold=(hook, where))
+        traced.wait_for(hook, **where)
+        traced.signal(signal.SIGTERM)
+        traced.wait_for_note("SIGTERM: stopping")
+        traced.release()
+        ended = check_code(traced.end(), 143)
+        check_same_metrics(run)
+    check_equal(metrics_of(run)[-1]["step"], result_of(run)["steps"], ended)
 
 
 def story_a_fit_killed_in_mid_epoch_resumes_to_the_same_weights(folder):

@@ -10,8 +10,8 @@ import signal
 import subprocess
 import termios
 
-from troupe_program import (PROGRAM, SMALL, Traced, check, check_code, check_equal, check_in, checkpoints_of,
-                            environment, main, result_of)
+from troupe_program import (PROGRAM, SMALL, Traced, check, check_code, check_equal, check_in, check_same_metrics,
+                            checkpoints_of, environment, fit, main, metrics_of, result_of, troupe)
 
 # A fit that only a signal ends.
 ENDLESS = ["--max-epochs", 100_000, "--limit-val-batches", 0]
@@ -89,6 +89,69 @@ def story_a_second_sighup_still_stops_the_fit_in_order(folder):
     traced.release()
     check_code(traced.end(), 129)
     check_stopped(run)
+
+
+def story_a_stop_in_the_last_step_leaves_the_test_to_a_resume(folder):
+    for kind, more in (("saved", []), ("unsaved", ["--no-enable-checkpointing"])):
+        run = os.path.join(folder, kind)
+        place = {"rank": 0, "step": 31}
+        traced = Traced(run, *more, hold=("training_step", place))
+        traced.wait_for("training_step", **place)
+        traced.signal(signal.SIGTERM)
+        traced.wait_for_note("SIGTERM: stopping")
+        traced.release()
+        ended = check_code(traced.end(), 143)
+        result = result_of(run)
+        check_equal((result["status"], result["failure"], result["steps"]), ("stopped", None, 32), ended)
+        check_in("stopped after 32 steps, which are all of them, but before the end of the test", ended.err)
+        names = {name for row in (result["metrics"], *metrics_of(run)) for name in row}
+        check(not any(name.startswith("test/") for name in names), names)
+    run = os.path.join(folder, "saved")
+    ended = check_code(fit(run, "--resume", "latest"), 0)
+    check_in("test accuracy", ended.out)
+    check_equal(result_of(run)["status"], "finished")
+    check_same_metrics(run)
+
+
+def story_a_stop_in_the_last_step_of_a_fit_without_a_test_finishes_it(folder):
+    run = os.path.join(folder, "run")
+    place = {"rank": 0, "step": 31}
+    traced = Traced(run, "--limit-test-batches", 0, hold=("training_step", place))
+    traced.wait_for("training_step", **place)
+    traced.signal(signal.SIGTERM)
+    traced.wait_for_note("SIGTERM: stopping")
+    traced.release()
+    check_code(traced.end(), 0)
+    check_equal(result_of(run)["status"], "finished")
+
+
+def story_a_stop_in_the_test_leaves_no_metrics_of_a_part_of_the_data(folder):
+    run = os.path.join(folder, "run")
+    place = {"rank": 0, "batch": 3}
+    traced = Traced(run, "--set", "data.evaluation_samples=8000", "--limit-val-batches", 0,
+                    hold=("on_test_batch_start", place))
+    traced.wait_for("on_test_batch_start", **place)
+    check_code(troupe("stop", run), 0)
+    traced.release()
+    ended = check_code(traced.end(), 75)
+    check_equal(result_of(run)["status"], "stopped", ended)
+    check_in("before the end of the test", ended.err)
+    check_same_metrics(run)
+    check_equal([row for row in metrics_of(run) if "test/loss" in row], [])
+
+
+def story_a_signal_while_the_program_exits_does_not_change_the_exit_code(folder):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for i in range(5):
+            words = [PROGRAM, "fit", "--run-dir", os.path.join(folder, f"{number}-{i}"), *SMALL, "--max-epochs", "1"]
+            with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                  env=environment({})) as program:
+                for line in program.stdout:
+                    if "run folder" in line:
+                        break
+                while program.poll() is None:
+                    program.send_signal(number)
+                check_equal(program.returncode, 0, signal.Signals(number).name)
 
 
 if __name__ == "__main__":

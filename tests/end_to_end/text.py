@@ -70,6 +70,8 @@ def story_write_refuses_what_it_cannot_use(folder):
     ended = check_code(troupe("write", run), 5)
     check_in("net.0.what.weight", ended.err, ended)
     check_code(troupe("write", os.path.join(folder, "absent")), 5)
+    ended = check_code(troupe("write", folder), 5)
+    check_in("name the folder of a run, or of one of its checkpoints", ended.err, ended)
     for wrong in (["--characters", 100001], ["--temperature", -1], ["--temperature", "nan"], ["--seed", "x"]):
         check_code(troupe("write", run, *wrong), 2)
 

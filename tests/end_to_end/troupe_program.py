@@ -153,6 +153,14 @@ def metrics_of(run, name="metrics.csv"):
     return [{k: float(v) for k, v in zip(header, row) if v} for row in rows]
 
 
+def check_same_metrics(run):
+    """result.json has the last values of metrics.csv, which has no row twice."""
+    rows = metrics_of(run)
+    last = {name: value for row in rows for name, value in row.items() if name not in ("step", "epoch")}
+    check_equal(result_of(run)["metrics"], last, rows)
+    check_equal(len({tuple(sorted(row.items())) for row in rows}), len(rows), rows)
+
+
 def fail(text):
     raise AssertionError(text)
 

@@ -59,6 +59,8 @@ def story_what_cannot_be_tuned_is_refused(folder):
                                   (["learning-rate", "--growth", "cubic"], 2, "exponential or linear"),
                                   (["batch-size", "--margin", 1], 2, "below 1"),
                                   (["batch-size", "--max-size", 0], 3, "at least 1"),
+                                  (["batch-size", "--limit-train-batches", 0], 3, "--limit-train-batches"),
+                                  (["learning-rate", "--limit-train-batches", 0], 3, "--limit-train-batches"),
                                   (["batch-size", "--fault", "throw@rank=0,hook=backward,what=oops"], 1, "oops"),
                                   ([], 2, "troupe tune --help")):
         ended = check_code(troupe("tune", *arguments, *(SMALL if arguments else [])), code)

@@ -43,6 +43,29 @@ def story_wrong_keys_and_values_are_configuration_errors_with_suggestions(folder
     check(not os.path.exists(run), "a refused call leaves no folder")
 
 
+def story_what_ranks_would_refuse_is_refused_before_the_run_has_a_folder(folder):
+    run = os.path.join(folder, "run")
+    for parts, arguments in ((["single_device has one rank, not 2", "data_parallel"], ["--strategy", "single_device"]),
+                             (["single_device has one rank, not 2"], ["--strategy", "single_device", "--ranks", 1,
+                                                                      "--shards", 2]),
+                             (["val_check_interval is 17 batches, but an epoch has 16"], ["--val-check-interval", 17]),
+                             (["val_check_interval is 3 batches, but an epoch has 2"], ["--val-check-interval", 3,
+                                                                                        "--overfit-batches", 2]),
+                             (["the accelerator cpu has no graphs"], ["--callback", "lazy_report"]),
+                             (["the accelerator cpu has no graphs"], ["--callback", "lazy_report", "--accelerator",
+                                                                      "cpu"]),
+                             (['"csv" stands there twice'], ["--logger", "csv,tensorboard,csv"])):
+        refused(3, parts, "fit", *SMALL, "--run-dir", run, *arguments)
+    refused(2, ['max_steps = "" (flag --max-steps): an integer is needed'], "fit", *SMALL, "--run-dir", run,
+            "--max-steps=", "--json")
+    check(not os.path.exists(run), "a refused call leaves no folder")
+    for name, arguments in (("16", ["--val-check-interval", 16]), ("none", ["--val-check-interval", 17,
+                                                                            "--limit-val-batches", 0]),
+                            ("across", ["--val-check-interval", 17, "--check-val-every-n-epoch", 0]),
+                            ("one", ["--strategy", "single_device", "--ranks", 1])):
+        check_code(fit(os.path.join(folder, name), *arguments), 0)
+
+
 def story_a_batch_size_that_would_overflow_is_refused_with_its_limit(folder):
     run = os.path.join(folder, "run")
     for size in (2**31, 2**63 - 1):

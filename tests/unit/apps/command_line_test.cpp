@@ -64,6 +64,23 @@ TEST_CASE("a switch is a flag without a value, and --no-NAME negates it", "[comm
   CHECK(settled(fit({"--fast-dev-run=3"})).integer("fast_dev_run") == 3);
 }
 
+TEST_CASE("a flag with nothing after its = has an empty value, not the next argument",
+          "[command_line]") {
+  const auto complaint = [](const std::vector<std::string>& arguments) -> std::string {
+    try {
+      settled(fit(arguments));
+    } catch (const user_error& error) {
+      return error.what();
+    }
+    return "nothing was refused";
+  };
+  CHECK(mentions(complaint({"--max-epochs=", "--json"}), "(flag --max-epochs): an integer"));
+  CHECK(mentions(complaint({"--run_dir=", "--json"}), "(flag --run-dir): must not be empty"));
+  CHECK(mentions(complaint({"--max-epochs="}), "(flag --max-epochs): an integer"));
+  CHECK(mentions(refusal({"--rnks=", "3"}), "did you mean \"--ranks\"?"));
+  CHECK(settled(fit({"--json=", "--max-epochs", "4"})).integer("max_epochs") == 4);
+}
+
 TEST_CASE("the flag --fault can be repeated, and its value keeps its commas", "[command_line]") {
   const auto s = settled(
       fit({"--fault", "throw@rank=0,hook=setup", "--fault", "stall@rank=1,hook=setup,ms=5"}));

@@ -305,6 +305,7 @@ class lazy_report : public callback {
 public:
   /// Writes where `how` says.
   explicit lazy_report(lazy_report_options how);
+  void configure(trainer_options& options) const override;
   void setup(module& m, stage purpose) override;
   void on_train_epoch_end(module& m, std::int64_t epoch) override;
   void on_train_end(module& m) override;

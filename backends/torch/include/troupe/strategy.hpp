@@ -375,8 +375,10 @@ using strategy_table = std::map<std::string, strategy_factory, std::less<>>;
 
 /// single_device, data_parallel.
 strategy_table default_strategies();
-/// `auto` is data_parallel with several ranks, else single_device. Throws user_error
-/// (bad_configuration) that lists the known names, or says that single_device has one rank.
+/// Throws user_error (bad_configuration) that lists the known names, or says that single_device has
+/// one rank, unless make_strategy can make the strategy `name` for so many ranks.
+void check_strategy(const strategy_table& known, std::string_view name, std::int32_t ranks);
+/// `auto` is data_parallel with several ranks, else single_device. Throws as check_strategy does.
 std::unique_ptr<strategy> make_strategy(const strategy_table& known, std::string_view name,
                                         strategy_parts parts);
 

@@ -147,6 +147,11 @@ TEST_CASE("without any good checkpoint the error says what is wrong with each", 
   CHECK_THAT(refusal([&] { list_checkpoints(none.checkpoints()); }),
              Contains("no such run folder"));
   CHECK_THAT(refusal([&] { read_checkpoint(none.path(3)); }), Contains("no such checkpoint"));
+  const auto neither = none.folder.path().string();
+  CHECK(refusal([&] { read_checkpoint(neither); }) ==
+        neither +
+            ": holds no checkpoint (manifest.json), and no checkpoints of a run "
+            "(checkpoints/): name the folder of a run, or of one of its checkpoints");
 
   const run_folder bad{{5, 10}};
   bad.damage(5);

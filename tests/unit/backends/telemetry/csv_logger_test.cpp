@@ -77,6 +77,28 @@ TEST_CASE("cut_metrics removes rows of later steps and the file continues", "[cs
   CHECK(read_text_file(path) == "step,epoch,x,y\n0,0,0,\n10,0,5,\n20,0,10,\n21,1,0.5,1\n");
 }
 
+TEST_CASE("a resumed run reports its last step again: the row is not repeated", "[csv]") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "metrics.csv").string();
+  const auto end = at(20, {{"x", 0.5}, {"z", std::nan("")}});
+  {
+    csv_logger log{path};
+    log.on(at(10, {{"x", 0.5}}));
+    log.on(end);
+    log.on(at(20, {{"y", 3}}));
+  }
+  for (int i = 0; i < 2; ++i) csv_logger{path}.on(end);
+  CHECK(read_text_file(path) == "step,epoch,x,z,y\n10,0,0.5,,\n20,0,0.5,nan,\n20,0,,,3\n");
+  csv_logger log{path};
+  log.on(at(20, {{"w", 1}}));
+  log.on(end);
+  log.on(at(20, {{"x", 0.25}}));
+  log.on(at(30, {{"x", 0.5}}));
+  CHECK(read_text_file(path) ==
+        "step,epoch,x,z,y,w\n10,0,0.5,,,\n20,0,0.5,nan,,\n20,0,,,3,\n20,0,,,,1\n20,0,0.25,,,\n"
+        "30,0,0.5,,,\n");
+}
+
 TEST_CASE("cut_metrics also removes test results that follow the step", "[csv]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "metrics.csv").string();
