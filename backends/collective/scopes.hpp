@@ -22,18 +22,19 @@ private:
   count& count_;
 };
 
-/// While this lives, the owning lane waits for its peers (communicator::waiting).
+/// While this lives, a thread of this rank waits for its peers (communicator::waiting).
 class lane_waits {
 public:
-  explicit lane_waits(std::atomic<bool>& flag) noexcept : flag_(flag) {
-    flag_.store(true, std::memory_order_relaxed);
+  using count = std::atomic<std::int32_t>;
+  explicit lane_waits(count& of) noexcept : count_(of) {
+    count_.fetch_add(1, std::memory_order_relaxed);
   }
-  ~lane_waits() { flag_.store(false, std::memory_order_relaxed); }
+  ~lane_waits() { count_.fetch_sub(1, std::memory_order_relaxed); }
   lane_waits(const lane_waits&) = delete;
   lane_waits& operator=(const lane_waits&) = delete;
 
 private:
-  std::atomic<bool>& flag_;
+  count& count_;
 };
 
 }  // namespace troupe::collectives

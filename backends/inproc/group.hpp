@@ -18,7 +18,7 @@ class group;
 
 /// The state of one lane, in a cache line of its own, because lanes write it often.
 struct alignas(64) presence {
-  std::atomic<bool> waits{false};            ///< inside of wait()
+  collectives::lane_waits::count waits{0};   ///< inside of wait()
   collectives::touching::count touching{0};  ///< threads that touch memory in a collective
 };
 
@@ -59,7 +59,7 @@ public:
   bool quiescent() const noexcept;
   /// The rank's lane is inside of wait().
   bool waits(std::int32_t rank) const noexcept {
-    return presence_[static_cast<std::size_t>(rank)].waits.load(std::memory_order_relaxed);
+    return presence_[static_cast<std::size_t>(rank)].waits.load(std::memory_order_relaxed) > 0;
   }
   /// A rank's handle is destroyed: operations that need the rank cannot end well any more.
   void depart(std::int32_t rank) noexcept;

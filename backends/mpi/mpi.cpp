@@ -23,7 +23,7 @@ constexpr auto grace = std::chrono::seconds{2};
 struct open_group {
   std::shared_ptr<mpi::engine> engine;
   std::shared_ptr<mpi::group> group;
-  std::atomic<bool> waiting{false};
+  collectives::lane_waits::count waiting{0};
 
   // Checks the operation once, and moves it on if possible.
   bool pending(task& what) const {
@@ -113,7 +113,7 @@ public:
   }
   bool aborted() const noexcept { return open_->group->aborted(); }
   bool quiescent() const noexcept { return open_->group->quiescent(); }
-  bool waiting() const noexcept { return open_->waiting.load(std::memory_order_relaxed); }
+  bool waiting() const noexcept { return open_->waiting.load(std::memory_order_relaxed) > 0; }
   std::string why() const { return open_->group->why(); }
 
 private:

@@ -27,7 +27,7 @@ constexpr auto grace = std::chrono::seconds{2};
 struct open_group {
   std::shared_ptr<nccl::hub> watcher;
   std::shared_ptr<nccl::group> group;
-  std::atomic<bool> waiting{false};
+  collectives::lane_waits::count waiting{0};
 
   void let_go() const {
     const auto until = std::chrono::steady_clock::now() + grace;
@@ -149,7 +149,7 @@ public:
   bool aborted() const noexcept { return open_->group->aborted(); }
   bool quiescent() const noexcept { return open_->group->quiescent(); }
   bool waiting() const noexcept {
-    return open_->waiting.load(std::memory_order_relaxed) || control().waiting();
+    return open_->waiting.load(std::memory_order_relaxed) > 0 || control().waiting();
   }
   std::string why() const { return open_->group->why(); }
 

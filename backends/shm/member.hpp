@@ -69,8 +69,8 @@ public:
   rank_set late() const;
   /// Rings when something was submitted that its submission did not end.
   std::function<void()> call_progress_thread;
-  /// The rank's lane is inside of wait().
-  std::atomic<bool> waiting{false};
+  /// Threads of this rank that are inside of wait().
+  collectives::lane_waits::count waiting{0};
 
 private:
   std::size_t find_or_open(const rank_set& members);

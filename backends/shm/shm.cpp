@@ -161,7 +161,7 @@ public:
   bool quiescent() const noexcept {
     return member_->quiescent([this](std::int32_t rank) { return over(rank); });
   }
-  bool waiting() const noexcept { return member_->waiting.load(std::memory_order_relaxed); }
+  bool waiting() const noexcept { return member_->waiting.load(std::memory_order_relaxed) > 0; }
   std::string why() const { return member_->why().text; }
 
 private:

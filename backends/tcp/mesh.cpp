@@ -113,6 +113,8 @@ std::shared_ptr<operation> mesh::submit(channel& in, submission with) {
   else
     disagree(*what);
   if (!aborted()) flush();
+  // A thread that leads may sleep without a look at what this operation has to send or expects.
+  if (driven_.load(std::memory_order_seq_cst)) waker_.ring();
   poller_.soon();
   return what;
 }
@@ -200,6 +202,7 @@ void mesh::settle(channel& in) {
     if (front->how.end({work_status::ok, {}, {}})) --in_flight_;
     in.open.pop_front();
     ++in.first;
+    followers_.notify_all();
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -60,10 +61,13 @@ struct channel {
 
 using collectives::submission;
 
-/// Submissions and waits by the owning lane only; the rest from any thread.
+/// Thread-safe; `depart` is the last call of the rank's own threads. Operations of a channel run in
+/// the order of their submission.
 ///
-/// `sweep` moves bytes, under the mutex. The lane calls it while it waits, so that no thread has to
-/// wake up; otherwise the backend's thread calls it.
+/// `sweep` moves bytes, under the mutex. A thread that waits calls it, so that no other thread has
+/// to wake up; if none waits, the backend's thread calls it. Of several threads that wait, one
+/// leads: it calls `sweep` and sleeps at the sockets. The others follow: they sleep until their
+/// operation has ended or the leading thread has stopped.
 class mesh : public std::enable_shared_from_this<mesh> {
 public:
   using clock = std::chrono::steady_clock;
@@ -80,7 +84,7 @@ public:
   /// moves.
   work_result poll(operation& what, clock::time_point begin, std::chrono::nanoseconds deadline);
   void wait(operation& what, clock::time_point begin, std::chrono::nanoseconds deadline);
-  bool waiting() const noexcept { return waiting_.load(std::memory_order_relaxed); }
+  bool waiting() const noexcept { return waiting_.load(std::memory_order_relaxed) > 0; }
 
   void abort(std::string_view why) noexcept;
   bool aborted() const noexcept { return end_.aborted(); }
@@ -157,9 +161,15 @@ private:
 
   // Bytes (mesh_links.cpp). `sweep` says if any came.
   void drive(operation& what, clock::time_point begin, std::chrono::nanoseconds deadline);
+  using limit = std::optional<clock::time_point>;
+  /// False if another thread leads. Else sweeps until `what` has ended or the limit has passed.
+  bool lead(const operation& what, limit until);
+  /// Sleeps until `what` has ended, the limit has passed, or no thread leads.
+  void follow(const operation& what, limit until);
+  bool ended(const operation& what) const noexcept { return aborted() || !what.how.pending(); }
   bool sweep();
   void flush();
-  void sleep_at_sockets(std::optional<clock::time_point> until);
+  void sleep_at_sockets(limit until);
   void arm();
   void linger();
   void close_link(stream& of);
@@ -207,8 +217,11 @@ private:
   frame_header last_header_;   // ... and this header, which names the operation
   int dialing_ = 0;            // connections that this rank has to dial yet
   bool unattended_ = false;    // `attend` is not called any more
+  // A thread leads. Becomes false under mutex_ only.
   std::atomic<bool> driven_{false};
-  std::atomic<bool> waiting_{false};
+  // An operation has ended, or no thread leads.
+  std::condition_variable followers_;
+  collectives::lane_waits::count waiting_{0};
   std::atomic<bool> departed_{false};
   std::atomic<bool> given_up_{false};
   collectives::group_end end_;

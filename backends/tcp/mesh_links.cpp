@@ -18,6 +18,10 @@ namespace {
 // together they take about what it costs to be woken.
 constexpr int looks = 20;
 
+bool passed(const std::optional<mesh::clock::time_point>& until) {
+  return until && mesh::clock::now() >= *until;
+}
+
 }  // namespace
 
 bool mesh::sweep() {
@@ -65,28 +69,48 @@ void mesh::flush() {
 
 void mesh::drive(operation& what, clock::time_point begin, std::chrono::nanoseconds deadline) {
   const collectives::lane_waits mark{waiting_};
-  driven_.store(true, std::memory_order_seq_cst);
-  const auto over = [&] { return aborted() || !what.how.pending(); };
-  std::optional<clock::time_point> until;
+  limit until;
   if (deadline.count() > 0) until = begin + deadline;
-  for (int look = 0; !over(); ++look) {
+  while (!ended(what)) {
+    if (passed(until))
+      until = expire(what, begin, deadline);
+    else if (!lead(what, until))
+      follow(what, until);
+  }
+}
+
+bool mesh::lead(const operation& what, limit until) {
+  if (driven_.exchange(true, std::memory_order_seq_cst)) return false;
+  for (int look = 0; !ended(what) && !passed(until); ++look) {
     {
       const std::lock_guard hold{mutex_};
-      if (!over() && sweep()) look = 0;
+      if (!ended(what) && sweep()) look = 0;
     }
-    if (over()) break;
-    if (until && clock::now() >= *until)
-      until = expire(what, begin, deadline);
-    else if (look < looks)
+    if (ended(what)) break;
+    if (look < looks)
       sched_yield();
     else
       sleep_at_sockets(until);
   }
-  driven_.store(false, std::memory_order_seq_cst);
+  {
+    const std::lock_guard hold{mutex_};
+    driven_.store(false, std::memory_order_seq_cst);
+  }
+  followers_.notify_all();
   poller_.soon();
+  return true;
 }
 
-void mesh::sleep_at_sockets(std::optional<clock::time_point> until) {
+void mesh::follow(const operation& what, limit until) {
+  std::unique_lock hold{mutex_};
+  const auto awake = [&] { return ended(what) || !driven_.load(std::memory_order_seq_cst); };
+  if (until)
+    followers_.wait_until(hold, *until, awake);
+  else
+    followers_.wait(hold, awake);
+}
+
+void mesh::sleep_at_sockets(limit until) {
   std::vector<pollfd> sockets{{waker_.fd(), POLLIN, 0}};
   {
     const std::lock_guard hold{mutex_};

@@ -51,7 +51,7 @@ struct checkpoint_policy {
   /// One more at the first step boundary after so long, by rank 0's clock (Lightning's
   /// train_time_interval). Learners of LibTorch modules only.
   std::optional<std::chrono::nanoseconds> every;
-  /// One more, of the last step that all ranks finished, when the job fails (Lightning's
+  /// One more, of the last step that rank 0 finished, when the job fails (Lightning's
   /// save_on_exception). None if rank 0 is lost, or fails while it updates its weights. Ranks then
   /// keep what jobs that can restart keep (troupe::keeps_points). Learners of LibTorch modules
   /// only.

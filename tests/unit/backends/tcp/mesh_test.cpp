@@ -1,9 +1,18 @@
-// Goal: meshes of ranks work when frames arrive over several connections in any order.
+// Goal: meshes of ranks work when frames arrive over several connections in any order, and when
+// several threads of a rank wait.
 // Method: meshes joined by socket pairs, advanced by hand, one turn at a time.
 #include "backends/tcp/mesh.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <deque>
+#include <fstream>
+#include <functional>
+#include <thread>
 
 #include "tests/support/catch.hpp"
 
@@ -90,6 +99,102 @@ TEST_CASE("a group uses its existing connections while additional ones are made"
     for (int i = 0; i < 3; ++i) both.attend();
     REQUIRE(both.status(0, *root) == work_status::ok);
   }
+}
+
+// A thread of a rank that waits for an operation. Returns from its constructor when it sleeps.
+class waiter {
+public:
+  waiter(mesh& in, std::shared_ptr<operation> what, std::chrono::nanoseconds deadline)
+      : thread_([this, &in, what = std::move(what), deadline] {
+          id_ = gettid();
+          in.wait(*what, mesh::clock::now(), deadline);
+        }) {
+    while (id_ == 0 || state() != 'S') std::this_thread::yield();
+  }
+  ~waiter() { join(); }
+  waiter(const waiter&) = delete;
+  waiter& operator=(const waiter&) = delete;
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+private:
+  // See proc(5): the first field after the name in parentheses.
+  char state() const {
+    std::ifstream file{fmt::format("/proc/self/task/{}/stat", id_.load())};
+    std::string text;
+    std::getline(file, text);
+    const auto name_end = text.rfind(") ");
+    return name_end == std::string::npos ? '?' : text[name_end + 2];
+  }
+  std::atomic<pid_t> id_{0};
+  std::thread thread_;
+};
+
+// The threads sleep before there is a connection. Then one of them reads for all.
+TEST_CASE("every waiting thread of a rank sees the end of its operation") {
+  two_ranks both{1};
+  auto& rank = *both.ranks[0];
+  const auto barrier = [&](std::size_t of) {
+    return both.ranks[of]->submit(both.ranks[of]->among({0, 1}), {});
+  };
+  std::vector<std::shared_ptr<operation>> works;
+  std::deque<waiter> waiters;
+  for (int i = 0; i < 8; ++i)
+    waiters.emplace_back(rank, works.emplace_back(barrier(0)), std::chrono::seconds{20});
+  const auto begin = mesh::clock::now();
+  both.connect(0);
+  const auto meet = [&](operation& work) {
+    barrier(1);
+    while (work.how.pending()) both.attend();
+  };
+  meet(*works.front());
+  waiters.front().join();
+  CHECK(rank.waiting());  // on the other threads
+  for (std::size_t i = 1; i < works.size(); ++i) meet(*works[i]);
+  for (std::size_t i = 1; i < works.size(); ++i) waiters[i].join();
+  CHECK_FALSE(rank.waiting());
+  // No thread slept until its deadline.
+  CHECK(mesh::clock::now() - begin < std::chrono::seconds{10});
+}
+
+TEST_CASE("a thread that sleeps at the sockets sends what another thread submits") {
+  std::vector<std::shared_ptr<mesh>> ranks;
+  for (const std::int32_t rank : {0, 1, 2})
+    ranks.push_back(std::make_shared<mesh>(group_description{.rank = rank, .world = 3}, 1));
+  for (const auto& [low, high] : {std::pair{0, 1}, std::pair{0, 2}, std::pair{1, 2}}) {
+    auto [a, b] = joined(4096);
+    ranks[low]->adopt(high, 0, std::move(a));
+    ranks[high]->adopt(low, 0, std::move(b));
+  }
+  const auto attend_until = [&](const std::function<bool()>& over) {
+    const auto until = mesh::clock::now() + std::chrono::seconds{10};
+    while (!over() && mesh::clock::now() < until)
+      for (const auto& rank : ranks) rank->attend();
+    return over();
+  };
+  const auto barrier = [&](std::size_t of) {
+    return ranks[of]->submit(ranks[of]->among({0, 1, 2}), {});
+  };
+  std::vector<byte> sent(wide_bytes, byte{7});
+  std::vector<byte> here(sent.size());
+  const auto broadcast = [&](std::size_t of, std::vector<byte>& memory) {
+    const collective_call call{
+        .what = collective_kind::broadcast, .type = dtype::u8, .root = 0, .count = memory.size()};
+    return ranks[of]->submit(ranks[of]->among({0, 1}),
+                             {.call = call, .in = memory.data(), .out = memory.data()});
+  };
+  const auto awaited = barrier(0);
+  const auto received = broadcast(1, here);
+  waiter sleeper{*ranks[0], awaited, {}};
+  broadcast(0, sent);
+  CHECK(attend_until([&] { return !received->how.pending(); }));
+  barrier(1);
+  barrier(2);
+  CHECK(attend_until([&] { return !awaited->how.pending(); }));
+  sleeper.join();
+  CHECK((here == sent));
+  for (const auto& rank : ranks) rank->depart();
 }
 
 // Rank 0 with two connections. The test plays rank 1.
