@@ -16,17 +16,42 @@ namespace troupe::program {
 
 namespace asio = boost::asio;
 
-struct job_runner::state {
-  state(ports world, std::function<void(int, int)> when_signalled)
-      : notify(std::move(when_signalled)), front(loop.get_executor(), std::move(world)) {
-    // nohup starts the program with SIGHUP ignored, and it stays ignored.
-    struct sigaction before {};
-    if (::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
-      signals.add(SIGHUP);
+namespace {
+
+bool ignores_hang_up() {
+  struct sigaction now {};
+  return ::sigaction(SIGHUP, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
+// SIGINT, SIGTERM and SIGHUP. nohup starts the program with SIGHUP ignored, and it stays ignored.
+struct loop_of_signals {
+  loop_of_signals() {
+    if (!ignores_hang_up()) signals.add(SIGHUP);
   }
 
   asio::io_context loop{1};
   asio::signal_set signals{loop, SIGINT, SIGTERM};
+};
+
+// Asio restores the default action of a signal with its last set. So this set is not destroyed at
+// the end of the program.
+std::unique_ptr<loop_of_signals>& late_signals() {
+  static auto& kept = *new std::unique_ptr<loop_of_signals>;
+  return kept;
+}
+
+void take_signals_back() {
+  const bool ignored = ignores_hang_up();
+  late_signals().reset();
+  if (ignored) std::signal(SIGHUP, SIG_IGN);
+}
+
+}  // namespace
+
+struct job_runner::state : loop_of_signals {
+  state(ports world, std::function<void(int, int)> when_signalled)
+      : notify(std::move(when_signalled)), front(loop.get_executor(), std::move(world)) {}
+
   std::function<void(int, int)> notify;
   session front;
   std::optional<control_socket> control;
@@ -61,8 +86,9 @@ struct job_runner::state {
   }
 };
 
-job_runner::job_runner(ports world, std::function<void(int signal, int count)> notify)
-    : state_(std::make_unique<state>(std::move(world), std::move(notify))) {
+job_runner::job_runner(ports world, std::function<void(int signal, int count)> notify) {
+  take_signals_back();
+  state_ = std::make_unique<state>(std::move(world), std::move(notify));
   state_->listen();
 }
 
@@ -112,12 +138,6 @@ bool job_runner::stopping() const { return state_->stopping; }
 
 bool job_runner::ended_at_once() const { return state_->at_once; }
 
-// Asio restores the default action of a signal with its last set. This one is never destroyed, and
-// no handler waits for it.
-void job_runner::ignore_later_signals() {
-  static const auto* const kept =
-      new asio::signal_set{*new asio::io_context{1}, SIGINT, SIGTERM, SIGHUP};
-  static_cast<void>(kept);
-}
+void job_runner::ignore_later_signals() { late_signals() = std::make_unique<loop_of_signals>(); }
 
 }  // namespace troupe::program

@@ -48,8 +48,8 @@ public:
   /// The second signal, or a call of `stop`, has asked for an end at once.
   bool ended_at_once() const;
 
-  /// From now on SIGINT, SIGTERM and SIGHUP change nothing in this process after the destructor,
-  /// either: the call has its result, and its exit code stands however long the exit takes.
+  /// For the end of a call: SIGINT, SIGTERM and SIGHUP change nothing after the destructor, until
+  /// another runner is made. The call has its result, and its exit code stands while it exits.
   static void ignore_later_signals();
 
 private:
