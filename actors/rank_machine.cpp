@@ -329,8 +329,8 @@ void rank_machine::go_on_closing(actions& out) {
 void rank_machine::is_closed(actions& out) {
   phase_ = phase::closed;
   closed_generation answer{stamped(fit_.loop().steps)};
-  const bool saved = here_.over && plan_.rank == 0 && fit_.saves_on_exception();
-  if (!torn_ && (!here_.over || saved)) answer.held = fit_.point();
+  answer.saves = here_.over && !torn_ && plan_.rank == 0 && fit_.saves_on_exception();
+  if (answer.saves || (!here_.over && !torn_)) answer.held = fit_.point();
   if (!here_.over && answer.held.number > 0) answer.digest = digest_;
   out.emplace_back(ranks::report{std::move(answer)});
   auto next = std::exchange(next_, std::nullopt);

@@ -45,12 +45,12 @@ void supervisor_machine::send_close(actions& out) {
 void supervisor_machine::handle(const closed_generation& e, actions& out) {
   auto* m = members_.sender(e.at);
   if (!m || phase_ != phase::closing) return;
+  // A rank that is lost may have held that point and not reported it.
+  if (e.saves) commit(progress_of(e.held.loop), out);
   if (m->closed) return;
   m->point = e.held;
   m->digest = e.digest;
   m->held = std::max(m->held, progress_of(e.held.loop));
-  // Rank 0 saves its last point. A rank that is lost may have held it and not reported it.
-  if (current_.over && e.held.number > 0) commit(progress_of(e.held.loop), out);
   members_.close(*m);
   close_if_all_closed(out);
 }

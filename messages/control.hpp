@@ -140,13 +140,14 @@ struct queue_value {
 /// down, or take part in the next generation. Late or lost: the closing deadline passes.
 struct closed_generation {
   fence at;
-  /// The point whose state the rank holds; number 0: none. Once the job is over only rank 0 names
-  /// it, with checkpoint_policy::on_exception: it is the last committed step.
-  resume_point held;
+  resume_point held;   ///< the point whose state the rank holds; number 0: none
   std::string digest;  ///< of that state; empty once the job is over
   /// Reduced values of the committed step and of later ones, up to that point. The rank that was to
   /// show them may be lost, and some of them with it.
   std::vector<seen::metrics> rows{};
+  /// The job is over, and rank 0 saves that point (checkpoint_policy::on_exception): its step is
+  /// committed.
+  bool saves = false;
 };
 /// Rank to supervisor, once a tick while the supervisor waits for the rank and its lane is still in
 /// user code: what the lane does. While a generation forms, the wait goes on as long as every

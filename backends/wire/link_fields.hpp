@@ -273,8 +273,8 @@ void inspect(F& f, prepared& x) {
 }
 template <class F>
 void inspect(F& f, closed_generation& x) {
-  auto& [at, held, digest, rows] = x;
-  f(at, held, digest, rows);
+  auto& [at, held, digest, rows, saves] = x;
+  f(at, held, digest, rows, saves);
 }
 template <class F>
 void inspect(F& f, rank_finished& x) {

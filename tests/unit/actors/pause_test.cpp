@@ -234,6 +234,7 @@ TEST_CASE("once the job is over rank 0 names its last point, if it saves that", 
   CHECK(hook->save.has_value() == saves);
   r.answer();
   REQUIRE(r.all<closed_generation>().size() == 1);
+  CHECK(r.all<closed_generation>().front().saves == saves);
   const auto& held = r.all<closed_generation>().front().held;
   CHECK(held.number == (saves ? r.machine.fit().point().number : 0));
   CHECK(held.loop.steps == (saves ? 1 : 0));

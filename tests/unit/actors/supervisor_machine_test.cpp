@@ -149,6 +149,10 @@ TEST_CASE("the last point that rank 0 saves is committed, though a lost rank nev
   closed.held.number = 3;
   closed.held.loop.steps = 2;
   closed.held.loop.samples = 20;
+  auto without = s;
+  without.on(closed);
+  CHECK(without.commits().empty());
+  closed.saves = true;
   s.on(closed);
   CHECK(s.commits() == std::vector<std::int64_t>{2});
   CHECK(s.machine.committed() == 2);
