@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "troupe/detail/coverage.hpp"
@@ -44,25 +43,14 @@ std::vector<std::int32_t> membership::begin_generation(const progress& held,
   return replaced;
 }
 
-// Incarnations are random numbers, so their low bits serve as the hash.
 void membership::index() {
-  by_incarnation_.assign(std::bit_ceil(2 * members_.size()), 0);
-  const auto mask = by_incarnation_.size() - 1;
-  for (std::size_t r = 0; r < members_.size(); ++r) {
-    auto i = members_[r].incarnation.value() & mask;
-    while (by_incarnation_[i] != 0) i = (i + 1) & mask;
-    by_incarnation_[i] = static_cast<std::uint32_t>(r + 1);
-  }
+  by_incarnation_.clear();
+  for (const auto& m : members_) by_incarnation_.emplace(m.incarnation, rank_of(m));
 }
 
 member* membership::find(incarnation_id incarnation) {
-  if (by_incarnation_.empty()) return nullptr;
-  const auto mask = by_incarnation_.size() - 1;
-  for (auto i = incarnation.value() & mask; by_incarnation_[i] != 0; i = (i + 1) & mask) {
-    auto& m = members_[by_incarnation_[i] - 1];
-    if (m.incarnation == incarnation) return &m;
-  }
-  return nullptr;
+  const auto found = by_incarnation_.find(incarnation);
+  return found == by_incarnation_.end() ? nullptr : &at(found->second);
 }
 
 member* membership::sender(const fence& at) {

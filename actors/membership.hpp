@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "messages/control.hpp"
@@ -108,8 +109,7 @@ private:
   job_id job_;
   generation_id generation_;
   std::vector<member> members_;
-  // A hash table with open addressing, at most half full: index in members_ + 1, or 0.
-  std::vector<std::uint32_t> by_incarnation_;
+  std::unordered_map<incarnation_id, std::int32_t> by_incarnation_;  // the rank
   std::size_t behind_ = 0;  // hold no more than the committed step
   std::size_t unprepared_ = 0;
   std::size_t unfinished_ = 0;

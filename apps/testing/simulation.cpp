@@ -66,12 +66,6 @@ bool simulation::has_actors(node_id p) const {
   return std::ranges::any_of(nodes_[p].actors, virtual_system::lives);
 }
 
-nanoseconds simulation::would_happen(node_id p, nanoseconds due) const {
-  const auto& l = nodes_[p];
-  const bool paused = l.paused_since <= due.count() && due.count() < l.paused_until;
-  return paused ? nanoseconds{l.paused_until} : due;
-}
-
 later_fn simulation::later_of(node_id p) {
   return later_fn{[this, p](nanoseconds delay) { return slot_behind(p, delay); }};
 }
@@ -104,9 +98,7 @@ void simulation::crash(node_id p, const char* note) {
 }
 
 void simulation::pause(node_id p, nanoseconds until) {
-  auto& l = nodes_[p];
-  if (l.paused_until <= now_) l.paused_since = now_;
-  l.paused_until = std::max(l.paused_until, until.count());
+  nodes_[p].paused_until = std::max(nodes_[p].paused_until, until.count());
 }
 
 void simulation::skew(node_id p, std::int32_t per_mille) {

@@ -136,9 +136,6 @@ public:
       slot_at(timer_due(where, std::max<std::int64_t>(0, delay.count())), where)
           .put(std::forward<F>(what));
   }
-  /// When an event that was due there at `due`, not long ago, happened or will happen: later if the
-  /// node was paused.
-  nanoseconds would_happen(node_id p, nanoseconds due) const;
   /// The node's monotonic clock, with its skew.
   std::function<nanoseconds()> clock_of(node_id p);
   /// The value of that clock at `when`, which must be close to now.
@@ -212,7 +209,6 @@ private:
     bool dead = false;
     bool line = false;      // events wait in line since a pause
     std::int32_t skew = 0;  // per mille
-    std::int64_t paused_since = 0;
     std::int64_t paused_until = 0;
     std::int64_t skewed_since = 0;
     std::int64_t gained = 0;

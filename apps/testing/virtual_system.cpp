@@ -1,13 +1,10 @@
 #include "apps/testing/virtual_system.hpp"
 
-#include <array>
 #include <caf/actor_registry.hpp>
 #include <caf/logger.hpp>
 #include <caf/make_actor.hpp>
 #include <caf/scheduler/abstract_coordinator.hpp>
 #include <utility>
-
-#include "troupe/detail/stable_hash.hpp"
 
 namespace troupe::testing {
 
@@ -148,20 +145,6 @@ private:
 };
 
 }  // namespace
-
-std::uint64_t type_digest(const caf::message& what) {
-  struct known {
-    std::uintptr_t type = 0;
-    std::uint64_t digest = 0;
-  };
-  thread_local std::array<known, 64> all{};
-  if (what.empty()) return stable_hasher{}.add(std::string_view{}).digest();
-  const auto [number, info] = what.type(0);
-  const auto type = number != 0 ? number : reinterpret_cast<std::uintptr_t>(info);
-  auto& one = all[(type >> 4 ^ type >> 10) % all.size()];
-  if (one.type != type) one = {type, stable_hasher{}.add(type_name(what)).digest()};
-  return one.digest;
-}
 
 // Systems only read it, and making one costs forty thousand instructions: each thread makes one for
 // all its systems, one after the other.

@@ -8,37 +8,14 @@
 #include <caf/message.hpp>
 #include <caf/monitorable_actor.hpp>
 #include <caf/resumable.hpp>
-#include <caf/type_nr.hpp>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <string_view>
-#include <typeinfo>
 
 #include "actors/spawn.hpp"
 
 namespace troupe::testing {
-
-/// Whether the message is one value of that type: like CAF's match_elements, at a third of its
-/// cost.
-template <class T>
-bool holds(const caf::message& what) {
-  if constexpr (caf::type_nr<T>::value != 0)
-    return what.type_token() == caf::make_type_token<T>();
-  else
-    return what.type_token() == caf::make_type_token<T>() && *what.type(0).second == typeid(T);
-}
-
-/// The type name of its first value; our own types all share one type token.
-inline std::string_view type_name(const caf::message& what) {
-  if (what.empty()) return {};
-  const auto [number, type] = what.type(0);  // non-zero: one of CAF's types
-  return number == 0 ? type->name() : caf::numbered_type_names[number - 1];
-}
-
-/// Digest of that name, equal on every machine. Cached, because it is needed for every message.
-std::uint64_t type_digest(const caf::message& what);
 
 /// Interface of the simulation to its actor system. Called on the simulation's only thread.
 class virtual_host {

@@ -89,7 +89,7 @@ private:
   }
 
   bool add(const small_job_state& s, std::uint32_t from, const small_job_move& by) {
-    if (!visited_.insert(digest_of({s.data(), space_.words()}))) return false;
+    if (!visited_.insert(digest_of({s.data(), space_.words()})).second) return false;
     const auto number = static_cast<std::uint32_t>(ways_.size());
     ways_.push_back({from, by});
     level_.insert(level_.end(), s.begin(), s.begin() + static_cast<std::ptrdiff_t>(space_.words()));
@@ -154,7 +154,7 @@ private:
   }
 
   void note_bytes() {
-    const auto now = visited_.bytes() + ways_.capacity() * sizeof(way_back) +
+    const auto now = bytes_of(visited_) + ways_.capacity() * sizeof(way_back) +
                      (level_.capacity() + now_.capacity()) * sizeof(std::uint32_t) +
                      space_.tables().bytes();
     report_.bytes = std::max(report_.bytes, now);

@@ -160,11 +160,11 @@ queue_number small_job_tables::number_of(std::vector<message_number> queue) {
 
 queue_number small_job_tables::longer(queue_number q, message_number last) {
   const auto key = key_of(q, last);
-  if (const auto known = longer_.find(key)) return *known;
+  if (const auto known = longer_.find(key); known != longer_.end()) return known->second;
   auto queue = queues_[q];
   queue.push_back(last);
   const auto number = number_of(std::move(queue));
-  longer_.add(key, number);
+  longer_.emplace(key, number);
   return number;
 }
 
@@ -220,21 +220,23 @@ std::uint32_t small_job_tables::move(part_number n, rank_move what) {
 
 std::uint32_t small_job_tables::order(part_number n, message_number order) {
   const auto key = key_of(n, order);
-  if (const auto known = rank_receives_.find(key)) return *known;
+  if (const auto known = rank_receives_.find(key); known != rank_receives_.end())
+    return known->second;
   auto part = ranks_[n];
   auto effects = part.receive(*orders_[order]);
   const auto number = keep(std::move(part), std::move(effects));
-  rank_receives_.add(key, number);
+  rank_receives_.emplace(key, number);
   return number;
 }
 
 std::uint32_t small_job_tables::supervise(part_number n, message_number event) {
   const auto key = key_of(n, event);
-  if (const auto known = supervisor_receives_.find(key)) return *known;
+  if (const auto known = supervisor_receives_.find(key); known != supervisor_receives_.end())
+    return known->second;
   auto part = supervisors_[n];
   const auto effects = part.receive(*events_[event]);
   const auto number = keep(std::move(part), effects);
-  supervisor_receives_.add(key, number);
+  supervisor_receives_.emplace(key, number);
   return number;
 }
 
@@ -249,7 +251,8 @@ const rank_outcome& small_job_tables::after(part_number n, rank_move what) {
 }
 
 const rank_outcome& small_job_tables::rank_after(part_number n, message_number what) {
-  if (const auto known = rank_receives_.find(key_of(n, what))) return rank_outcomes_[*known];
+  if (const auto known = rank_receives_.find(key_of(n, what)); known != rank_receives_.end())
+    return rank_outcomes_[known->second];
   std::vector<std::uint32_t> outcomes;
   for (std::size_t p = 0; p < symmetry_.size(); ++p)
     outcomes.push_back(order(rank_image(n, p), message_images_.at(what, p)));
@@ -258,8 +261,9 @@ const rank_outcome& small_job_tables::rank_after(part_number n, message_number w
 }
 
 const supervisor_outcome& small_job_tables::supervisor_after(part_number n, message_number event) {
-  if (const auto known = supervisor_receives_.find(key_of(n, event)))
-    return supervisor_outcomes_[*known];
+  if (const auto known = supervisor_receives_.find(key_of(n, event));
+      known != supervisor_receives_.end())
+    return supervisor_outcomes_[known->second];
   std::vector<std::uint32_t> outcomes;
   for (std::size_t p = 0; p < symmetry_.size(); ++p)
     outcomes.push_back(supervise(supervisor_image(n, p), message_images_.at(event, p)));
@@ -367,8 +371,8 @@ std::uint64_t small_job_tables::bytes() const {
   return ranks_.size() * (sizeof(rank_part) + sizeof(rank_facts) + per_part) +
          supervisors_.size() * (sizeof(supervisor_part) + sizeof(supervisor_facts) + per_part) +
          rank_outcomes_.size() * sizeof(rank_outcome) +
-         supervisor_outcomes_.size() * sizeof(supervisor_outcome) + longer_.bytes() +
-         rank_receives_.bytes() + supervisor_receives_.bytes() + rank_images_.bytes() +
+         supervisor_outcomes_.size() * sizeof(supervisor_outcome) + bytes_of(longer_) +
+         bytes_of(rank_receives_) + bytes_of(supervisor_receives_) + rank_images_.bytes() +
          supervisor_images_.bytes() + message_images_.bytes() + queue_images_.bytes();
 }
 
