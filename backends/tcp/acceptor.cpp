@@ -52,6 +52,20 @@ file_descriptor released(tcp::socket socket) {
   return result;
 }
 
+// Waits for a descriptor that another object owns: it is not closed, also when the coroutine is
+// destroyed while it waits.
+class lent_descriptor {
+public:
+  lent_descriptor(asio::io_context& context, int fd) : one_(context, fd) {}
+  ~lent_descriptor() { one_.release(); }
+  lent_descriptor(const lent_descriptor&) = delete;
+  lent_descriptor& operator=(const lent_descriptor&) = delete;
+  auto readable() { return one_.async_wait(asio::posix::stream_descriptor::wait_read, tupled); }
+
+private:
+  asio::posix::stream_descriptor one_;
+};
+
 // Ends the pending operations of a socket, and makes later ones fail.
 void close_quietly(tcp::socket& socket) {
   boost::system::error_code ignored;
@@ -163,25 +177,25 @@ void acceptor::untend() {
 }
 
 asio::awaitable<void> acceptor::look_after(std::shared_ptr<mesh> who) {
-  asio::posix::stream_descriptor due{context_, who->poller_fd()};
   asio::steady_timer limit{context_};
   bool over = false;
   bool departed = false;
-  for (;;) {
-    const auto [failed] =
-        co_await due.async_wait(asio::posix::stream_descriptor::wait_read, tupled);
-    if (failed || !who->attend()) break;
-    const bool ended = who->over() && !std::exchange(over, true);
-    const bool left = who->departed() && !std::exchange(departed, true);
-    if (ended || left) {
-      limit.expires_after(linger_limit);
-      limit.async_wait([who](const boost::system::error_code& stopped) {
-        if (!stopped) who->close_all();
-      });
+  {
+    lent_descriptor due{context_, who->poller_fd()};
+    for (;;) {
+      const auto [failed] = co_await due.readable();
+      if (failed || !who->attend()) break;
+      const bool ended = who->over() && !std::exchange(over, true);
+      const bool left = who->departed() && !std::exchange(departed, true);
+      if (ended || left) {
+        limit.expires_after(linger_limit);
+        limit.async_wait([who](const boost::system::error_code& stopped) {
+          if (!stopped) who->close_all();
+        });
+      }
     }
   }
   limit.cancel();
-  due.release();
   who.reset();
   untend();
 }
