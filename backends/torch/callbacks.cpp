@@ -107,7 +107,7 @@ void gradient_norms::on_before_optimizer_step(module& m, torch::optim::Optimizer
   const at::NoGradGuard no_grad;
   std::map<const c10::TensorImpl*, std::string> names;
   for (const auto& item : m.named_parameters())
-    names[item.value().unsafeGetTensorImpl()] = item.key();
+    names.emplace(item.value().unsafeGetTensorImpl(), item.key());
   const auto kind = std::isinf(how_.norm) ? "inf" : fmt::format("{:.1f}", how_.norm);
   std::vector<at::Tensor> norms;
   for (const auto& group : optimizer.param_groups())

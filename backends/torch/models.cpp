@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "troupe/failure.hpp"
 
@@ -111,7 +112,9 @@ const model_entry& find_model(std::string_view name) {
 
 std::int64_t parameter_count(const nn::Module& module) {
   std::int64_t count = 0;
-  for (const auto& parameter : module.parameters()) count += parameter.numel();
+  std::set<const c10::TensorImpl*> seen;
+  for (const auto& parameter : module.parameters())
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) count += parameter.numel();
   return count;
 }
 

@@ -1,5 +1,7 @@
 #include "troupe/optimizers.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
@@ -7,6 +9,8 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 #include <torch/optim/sgd.h>
+
+#include <map>
 
 #include "troupe/failure.hpp"
 
@@ -49,8 +53,30 @@ void scheduler::replay(std::int64_t offered, const std::vector<double>& fed) {
   offered_ = offered;
 }
 
+namespace {
+
+// Module::parameters() of LibTorch lists a parameter once for each of its names, PyTorch's once.
+void drop_repeats(torch::optim::Optimizer& of) {
+  std::map<const c10::TensorImpl*, std::size_t> group_with;
+  auto& groups = of.param_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    std::erase_if(groups[g].params(), [&](const at::Tensor& one) {
+      const auto [known, fresh] = group_with.emplace(one.unsafeGetTensorImpl(), g);
+      if (!fresh && known->second != g)
+        throw user_error(
+            errc::job_failed,
+            fmt::format("configure_optimizers: groups {} and {} of an optimizer have the same "
+                        "parameter, of shape ({}): give each parameter to one group",
+                        known->second, g, fmt::join(one.sizes(), ", ")));
+      return !fresh;
+    });
+}
+
+}  // namespace
+
 optimizers& optimizers::add(std::shared_ptr<torch::optim::Optimizer> optimizer) {
   if (!optimizer) throw user_error(errc::job_failed, "configure_optimizers: an optimizer is null");
+  drop_repeats(*optimizer);
   all_.push_back({std::move(optimizer), {}, nullptr});
   return *this;
 }

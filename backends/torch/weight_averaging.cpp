@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <set>
 
 #include "troupe/callbacks.hpp"
 #include "troupe/module.hpp"
@@ -14,12 +15,17 @@ namespace troupe {
 
 namespace {
 
+// A tensor with several names has the first one only.
 template <class F>
 void each_averaged(module& m, F use) {
-  for (auto& item : m.named_parameters())
-    if (item.value().defined()) use(item.key(), item.value());
-  for (auto& item : m.named_buffers())
-    if (item.value().defined()) use(item.key(), item.value());
+  std::set<const c10::TensorImpl*> seen;
+  const auto each = [&](auto all) {
+    for (auto& item : all)
+      if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
+        use(item.key(), item.value());
+  };
+  each(m.named_parameters());
+  each(m.named_buffers());
 }
 
 nlohmann::json parsed(const std::string& text) {

@@ -289,3 +289,62 @@ TEST_CASE("a fit that fails saves nothing: without the option, and where weights
   const auto off = fit_in(options, (folder.path() / "off").string(), {1, "training_step", 2});
   CHECK(off.last_checkpoint.empty());
 }
+
+namespace {
+
+/// One layer, used twice in forward. `names`: it is registered under that many.
+struct tied : regression {
+  explicit tied(int names)
+      : regression(
+            {.optimize = [](regression& self) { return torch::optim::Adam(self.parameters()); }}) {
+    register_module("first", layer);
+    if (names > 1) register_module("second", layer);
+  }
+  step_output training_step(const batch& b, std::int64_t) override {
+    const auto once = torch::tanh(layer->forward(b[0]));
+    return torch::mse_loss(net->forward(layer->forward(once)), b[1]);
+  }
+  torch::nn::Linear layer{4, 4};
+};
+
+snapshot_ptr fit_tied(const std::string& folder, int names, std::int64_t steps,
+                      std::optional<std::string> resume = std::nullopt) {
+  trainer by{quick(2, 6, steps), {.run_folder = folder, .resume = std::move(resume)}};
+  const auto ended = by.fit<tied>(data_ptr{std::make_shared<table_data>(48, 4, 6)}, names);
+  INFO(text_of(ended.failed_with ? ended.failed_with->original : nullptr));
+  REQUIRE(ended.ok());
+  return ended.weights;
+}
+
+bool equal(const snapshot& a, const snapshot& b, const std::string& of, const std::string& in) {
+  const auto bytes = [](const snapshot& from, const std::string& name) {
+    return *std::ranges::find(from.model, name, &tensor_blob::name)->bytes;
+  };
+  return bytes(a, of) == bytes(b, in);
+}
+
+}  // namespace
+
+TEST_CASE("a layer with two names is trained as with one, and resumes to the same bits") {
+  const temporary_folder folder;
+  const auto at = [&](const char* name) { return (folder.path() / name).string(); };
+  const auto once = fit_tied(at("once"), 1, 8), whole = fit_tied(at("twice"), 2, 8);
+  for (const std::string part : {".weight", ".bias"})
+    for (const std::string name : {"first", "second"})
+      CHECK(equal(*once, *whole, "first" + part, name + part));
+  fit_tied(at("parts"), 2, 5);
+  CHECK(fit_tied(at("parts"), 2, 8, "latest")->weights_digest == whole->weights_digest);
+}
+
+TEST_CASE("an optimizer with a parameter in two groups is refused") {
+  const auto layer = torch::nn::Linear(4, 4);
+  const auto groups = [&](const std::vector<at::Tensor>& second) {
+    return std::make_shared<torch::optim::SGD>(
+        std::vector<torch::optim::OptimizerParamGroup>{layer->parameters(), second},
+        torch::optim::SGDOptions(0.1));
+  };
+  optimizers of;
+  CHECK_THROWS_WITH(of.add(groups({layer->bias})),
+                    Catch::Contains("groups 0 and 1") && Catch::Contains("of shape (4)"));
+  CHECK_NOTHROW(of.add(groups({torch::zeros({2})})));
+}

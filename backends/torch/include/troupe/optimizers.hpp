@@ -199,7 +199,7 @@ public:
   /// @}
 
   /// Adds an optimizer without schedulers; a position's `optimizer` counts them in this order.
-  /// Throws user_error if null.
+  /// Drops repeats in a group. Throws user_error: null, or two groups have the same parameter.
   /// @{
   optimizers& add(std::shared_ptr<torch::optim::Optimizer> optimizer);
   template <class O>
