@@ -23,7 +23,7 @@ void check(const std::vector<combined_member>& members) {
   std::set<std::string> names;
   for (std::size_t i = 0; i < members.size(); ++i) {
     const auto& one = members[i];
-    if (!one.data || one.data->size() == 0)
+    if (!one.data || one.data->size() < 1)
       refuse_members(fmt::format("member {} has no samples: leave it out", i));
     if (one.samples < 1) refuse_members(fmt::format("member {}: samples must be 1 or more", i));
     if (dynamic_cast<const ordered_dataset*>(one.data.get()))
@@ -69,8 +69,7 @@ public:
   samples_together(std::vector<combined_member> members, combined_mode mode)
       : orders_(orders_of_member * members.size()) {
     std::vector<std::int64_t> passes;
-    for (const auto& one : members)
-      passes.push_back((one.data->size() + one.samples - 1) / one.samples);
+    for (const auto& one : members) passes.push_back(1 + (one.data->size() - 1) / one.samples);
     size_ = mode == combined_mode::min_size ? std::ranges::min(passes) : std::ranges::max(passes);
     std::int64_t first = 0;
     for (std::size_t i = 0; i < members.size(); ++i) {

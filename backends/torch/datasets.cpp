@@ -136,7 +136,10 @@ class samples_by_function final : public dataset {
 public:
   samples_by_function(std::int64_t size, std::function<value(std::int64_t)> sample,
                       collate_function how)
-      : size_(size), sample_(std::move(sample)), collate_(std::move(how)) {}
+      : size_(size), sample_(std::move(sample)), collate_(std::move(how)) {
+    if (!sample_ || !collate_)
+      refuse_data("function_dataset: the function or collate is empty: give both");
+  }
   std::int64_t size() const override { return size_; }
   value get(std::span<const std::int64_t> indices) const override {
     std::vector<value> samples;
@@ -155,7 +158,10 @@ class samples_of_stream final : public dataset {
 public:
   samples_of_stream(std::int64_t size, std::function<sample_stream(std::int64_t)> open,
                     collate_function how)
-      : size_(size), open_(std::move(open)), collate_(std::move(how)) {}
+      : size_(size), open_(std::move(open)), collate_(std::move(how)) {
+    if (!open_ || !collate_)
+      refuse_data("stream_dataset: the function or collate is empty: give both");
+  }
   std::int64_t size() const override { return size_; }
   value get(std::span<const std::int64_t> indices) const override { return get_keyed(indices, {}); }
   value get_keyed(std::span<const std::int64_t> indices, const sample_keys& keys) const override {
@@ -197,7 +203,11 @@ private:
         return found;
       }
     }
-    return {epoch, 0, open_(epoch)};
+    auto fresh = open_(epoch);
+    if (!fresh)
+      refuse_data(
+          fmt::format("stream_dataset: the function returned no stream for epoch {}", epoch));
+    return {epoch, 0, std::move(fresh)};
   }
 
   value read(open_stream& from) const {
@@ -223,8 +233,8 @@ public:
   transformed_samples(dataset_ptr inner, std::function<value(value, std::uint64_t)> transform,
                       collate_function how)
       : inner_(std::move(inner)), transform_(std::move(transform)), collate_(std::move(how)) {
-    if (!inner_ || !transform_)
-      refuse_data("transformed: the dataset or the transform is null: give both");
+    if (!inner_ || !transform_ || !collate_)
+      refuse_data("transformed: the dataset, the transform or collate is null: give all three");
     if (dynamic_cast<const ordered_dataset*>(inner_.get()))
       refuse_data("transformed: a combined_dataset has no single samples: transform its members");
   }

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/ordered_dataset.hpp"
 #include "backends/torch/rank_random.hpp"
@@ -285,6 +287,20 @@ private:
   std::vector<std::thread> threads_;
 };
 
+namespace {
+
+// Indices of samples, and the bounds of batches, are computed below this.
+constexpr auto samples_max = std::int64_t{1} << 40;
+
+void check_size(std::int64_t size, std::string_view of) {
+  if (size < 0 || size >= samples_max)
+    throw user_error(
+        errc::bad_configuration,
+        fmt::format("{} has {} samples: its size() must be from 0 to 2^40 - 1", of, size));
+}
+
+}  // namespace
+
 loader_options loader_options_of(const data_loading& how, stage purpose, const dataset& data,
                                  std::int64_t ranks, std::int64_t batch_size) {
   loader_options made;
@@ -298,6 +314,13 @@ loader_options loader_options_of(const data_loading& how, stage purpose, const d
     throw user_error(errc::bad_configuration,
                      "data_loading: batch_size must be 1 or more, batches_per_execution too, and "
                      "num_workers, prefetch and device_prefetch not negative");
+  check_size(made.layout.size, fmt::format("a dataset of the stage {}", to_string(purpose)));
+  if (made.layout.batch_size > samples_max / ranks)
+    throw user_error(
+        errc::bad_configuration,
+        fmt::format("batch_size is {}: the {} ranks of the job may have 2^40 samples in a "
+                    "micro-batch together; give a smaller one",
+                    made.layout.batch_size, ranks));
   if (how.device_prefetch > 0 && (how.prefetch == 0 || how.num_workers == 0))
     throw user_error(errc::bad_configuration,
                      "data_loading: device_prefetch copies batches that were made ahead: let "
@@ -311,6 +334,7 @@ loader_options loader_options_of(const data_loading& how, stage purpose, const d
                        "`order`");
     made.order = how.order;
     made.layout.size = how.order->size();
+    check_size(made.layout.size, "data_loading: the sampler");
   }
   if (how.drop_last) made.layout.size -= made.layout.size % (ranks * made.layout.batch_size);
   return made;

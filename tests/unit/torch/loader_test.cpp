@@ -1,10 +1,12 @@
 // Goal: a loader returns the batches of its rank in the ledger's order, reads ahead within its
 // bound, to memory of the host and to that of the device, and reports errors at their batch.
 #include <ATen/Functions.h>
+#include <limits>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <limits>
 #include <mutex>
 #include <numeric>
 #include <set>
@@ -453,6 +455,20 @@ TEST_CASE("a loader refuses impossible prefetch options") {
   CHECK(made.device_prefetch == 3);
   CHECK(made.batches_per_execution == 4);
   CHECK_THROWS_AS((loader{std::make_shared<echo>(10), {.device_prefetch = 1}}), internal_error);
+}
+
+TEST_CASE("a loader refuses sizes and batches beyond 2^40 samples") {
+  const auto limit = std::int64_t{1} << 40;
+  for (const auto size : {std::int64_t{-1}, limit, std::numeric_limits<std::int64_t>::max()}) {
+    CHECK_THROWS_WITH(loader_options_of({}, stage::validate, echo{size}, 1, 2),
+                      Catch::Contains("a dataset of the stage validate") &&
+                          Catch::Contains(std::to_string(size)));
+  }
+  CHECK_NOTHROW(loader_options_of({}, stage::validate, echo{limit - 1}, 1, 2));
+  CHECK_THROWS_WITH(
+      loader_options_of({}, stage::train, echo{10}, 2, std::numeric_limits<std::int64_t>::max()),
+      Catch::Contains("give a smaller one"));
+  CHECK_NOTHROW(loader_options_of({}, stage::train, echo{10}, 2, limit / 2));
 }
 
 TEST_CASE("sixteen loaders on few cores keep their order") {

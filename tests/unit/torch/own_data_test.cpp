@@ -380,10 +380,18 @@ TEST_CASE("combined: members by name, with several samples per entry", "[own_dat
   CHECK_FALSE(part_of(pair, 0)[0].equal(part_of(pair, 1)[0]));
 }
 
-TEST_CASE("transformed: a null dataset or transform is refused", "[own_data]") {
+TEST_CASE("a dataset that is null, or whose function is empty, is refused", "[own_data]") {
   const auto same = [](value sample, std::uint64_t) { return sample; };
-  CHECK_THROWS_WITH(transformed(nullptr, same), Contains("transformed: the dataset or"));
-  CHECK_THROWS_WITH(transformed(counting(3), {}), Contains("transformed: the dataset or"));
+  CHECK_THROWS_WITH(transformed(nullptr, same), Contains("transformed: the dataset, the"));
+  CHECK_THROWS_WITH(transformed(counting(3), {}), Contains("transformed: the dataset, the"));
+  CHECK_THROWS_WITH(transformed(counting(3), same, {}), Contains("transformed: the dataset, the"));
+  const auto plain = [](std::int64_t) { return boxed(at::zeros({2})); };
+  CHECK_THROWS_WITH(function_dataset(3, {}), Contains("function_dataset: the function or"));
+  CHECK_THROWS_WITH(function_dataset(3, plain, {}), Contains("function_dataset: the function or"));
+  CHECK_THROWS_WITH(stream_dataset(3, {}), Contains("stream_dataset: the function or"));
+  const auto closed = stream_dataset(3, [](std::int64_t) { return sample_stream{}; });
+  const std::vector<std::int64_t> first{0};
+  CHECK_THROWS_WITH(closed->get(first), Contains("returned no stream for epoch"));
 }
 
 TEST_CASE("combined: an epoch is resumed with other ranks and a batch size", "[own_data]") {
