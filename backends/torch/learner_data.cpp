@@ -43,6 +43,10 @@ void torch_learner::handle(const hooks::process_dataloader& h) {
                                                    to_string(s)));
   for (const auto& data : sets) {
     const auto number = static_cast<std::int32_t>(walks.size());
+    if (!data)
+      throw user_error(errc::job_failed,
+                       fmt::format("the data module's dataset {} for {} is null: leave it out",
+                                   number, to_string(s)));
     auto options = loader_options_of(loading_of(*data_, s, number, about_.options), s, *data,
                                      strategy_->world(), about_.options.batch_size);
     options.seed = about_.options.seed;

@@ -488,3 +488,19 @@ TEST_CASE("several datasets: a rank is lost in any hook, and the job ends with t
         CHECK(now.rows == undisturbed.rows);
       }
 }
+
+TEST_CASE("a data module with a null dataset is refused by its place", "[session]") {
+  struct second_is_null : table_data {
+    second_is_null() : table_data(16, 4, 8) {}
+    std::vector<dataset_ptr> validation() override {
+      auto all = table_data::validation();
+      all.push_back(nullptr);
+      return all;
+    }
+  };
+  const auto ended =
+      trainer{quick(1, 4, 2)}.fit<regression>(data_ptr{std::make_shared<second_is_null>()});
+  REQUIRE(ended.failed_with);
+  CHECK_THAT(ended.failed_with->record.what,
+             Catch::Contains("dataset 1 for validate is null: leave it out"));
+}
