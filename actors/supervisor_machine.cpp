@@ -202,7 +202,7 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
   change_if_held(out);
 }
 
-// Every member holds so much.
+// Every member holds so much, or rank 0 saves it at the end of a job that fails.
 void supervisor_machine::commit(const progress& now, actions& out) {
   const auto before = committed_.steps;
   always(now.steps >= before || current_.base.steps() < before, coverage_point::commit_grows);

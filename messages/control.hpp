@@ -180,9 +180,10 @@ struct write_checkpoint {
   bool must = false;
   std::int64_t skipped = 0;  ///< snapshots before this one that were replaced before the link
 };
-/// Supervisor to checkpointer: every member of the generation holds `at.step`, so snapshots of it
-/// and of earlier steps may be written. Late: they are written later. It is always sent before
-/// `flush`; a snapshot whose step is not committed by then is dropped.
+/// Supervisor to checkpointer: every member of the generation holds `at.step`, or rank 0 saves it
+/// at the end (closed_generation::saves). So snapshots of it and of earlier steps may be written.
+/// Late: they are written later. It is always sent before `flush`; a snapshot whose step is not
+/// committed by then is dropped.
 struct step_committed {
   fence at;
 };

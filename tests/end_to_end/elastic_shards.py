@@ -142,22 +142,12 @@ def story_a_process_leaves_with_shrink_and_the_others_take_its_shard(folder):
 
 
 def story_scale_moves_the_shards_into_fewer_and_into_more_processes(folder):
-    plain, run, traced = changing(folder)
-    check_code(troupe("scale", run, "--ranks", 1), 0)
-    # Rank 1 has moved and trains: the second generation is active.
-    traced.release(("on_train_start", {"rank": 1}), ("training_step", {"rank": 1}))
-    wait_for_ranks(run, 1)
-    check_code(troupe("scale", run, "--ranks", 3), 0)
-    traced.release()
-    check_changed(traced, run, plain, ["scaled", "scaled"], [3, 1, 3])
-
-
-def story_scale_over_tcp_and_hier_ends_in_the_same_weights(folder):
-    for kind in ("tcp", "hier"):
-        place = os.path.join(folder, kind)
+    for by in ("shm", "tcp", "hier"):
+        place = os.path.join(folder, by)
         os.mkdir(place)
-        plain, run, traced = changing(place, "--communicator", kind)
+        plain, run, traced = changing(place, "--communicator", by)
         check_code(troupe("scale", run, "--ranks", 1), 0)
+        # Rank 1 has moved and trains: the second generation is active.
         traced.release(("on_train_start", {"rank": 1}), ("training_step", {"rank": 1}))
         wait_for_ranks(run, 1)
         check_code(troupe("scale", run, "--ranks", 3), 0)
