@@ -21,7 +21,7 @@ want_test_packages=
 for flag in "$@"; do
   case $flag in
     --tests)
-      packages+=(clang-format doxygen zsh fish mandoc)
+      packages+=(clang clang-format doxygen zsh fish mandoc)
       want_test_packages=yes
       ;;
     --nccl) want_nccl=yes ;;

@@ -39,6 +39,11 @@ struct printer {
 
 }  // namespace
 
+// Defined here, not defaulted in the class: a value is not complete there, and Clang looks into it.
+bool operator==(const value_tuple& a, const value_tuple& b) { return a.items == b.items; }
+bool operator==(const value_list& a, const value_list& b) { return a.items == b.items; }
+bool operator==(const value_map& a, const value_map& b) { return a.items == b.items; }
+
 std::ostream& operator<<(std::ostream& out, const value& v) {
   std::visit(printer{out}, v.held());
   return out;

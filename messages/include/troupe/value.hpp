@@ -28,19 +28,19 @@ class value;
 struct value_tuple {
   /// In order.
   std::vector<value> items;
-  friend bool operator==(const value_tuple&, const value_tuple&) = default;
+  friend bool operator==(const value_tuple& a, const value_tuple& b);
 };
 /// Any length.
 struct value_list {
   /// In order.
   std::vector<value> items;
-  friend bool operator==(const value_list&, const value_list&) = default;
+  friend bool operator==(const value_list& a, const value_list& b);
 };
 /// Text keys, ordered.
 struct value_map {
   /// By key.
   std::map<std::string, value> items;
-  friend bool operator==(const value_map&, const value_map&) = default;
+  friend bool operator==(const value_map& a, const value_map& b);
 };
 /// A type of the user's own. Shared and const; compared by identity. How such a type is moved to a
 /// device is in torch_plugins::moves.
