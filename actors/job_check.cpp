@@ -135,6 +135,13 @@ loop_state loop_resumed_at(const job& what, const ports& world) {
   return of ? of->loop : loop_state{};
 }
 
+namespace {
+
+// As on the command line. A shard is a thread or several: 40,000 used up a machine's process ids.
+constexpr std::int32_t most_shards = 4096;
+
+}  // namespace
+
 std::int32_t shards_of(const job& what, const ports& world) {
   const auto& options = what.options;
   const auto& e = options.elastic;
@@ -158,6 +165,11 @@ std::int32_t shards_of(const job& what, const ports& world) {
         fmt::format("elastic.shards is {} and ranks is {}: with communicator \"{}\" a rank "
                     "computes one shard",
                     shards, options.ranks, by));
+  if (shards > most_shards && !by_mpirun)
+    refuse(
+        fmt::format("ranks is {} and elastic.shards is {}: a session runs at most {}, each with "
+                    "threads of its own; use fewer, or a simulation",
+                    options.ranks, shards, most_shards));
   if (e.min_ranks < 1 || e.min_ranks > options.ranks)
     refuse(fmt::format("elastic.min_ranks is {}: it lies between 1 and ranks ({})", e.min_ranks,
                        options.ranks));
@@ -180,6 +192,11 @@ fit_plan checked_plan(const job& what) {
   if (what.options.ranks < 1)
     throw user_error(errc::bad_configuration,
                      fmt::format("ranks is {}: a world has at least one", what.options.ranks));
+  if (what.purpose == stage::start || what.purpose == stage::sanity)
+    throw user_error(errc::bad_usage,
+                     fmt::format("the job's purpose is \"{}\", which is a stage within a job: set "
+                                 "train, validate, test, predict or call",
+                                 to_string(what.purpose)));
   return make_plan(what.options, what.purpose, what.resume.value_or(""));
 }
 

@@ -1,5 +1,7 @@
 #include "troupe/call.hpp"
 
+#include <fmt/format.h>
+
 namespace troupe {
 
 communicator& rank_context::collectives() const {
@@ -54,6 +56,11 @@ public:
     if (!what_) throw user_error(errc::bad_usage, "spawn: there is no function to call");
   }
   std::unique_ptr<learner> make(const learner_context& context) const override {
+    if (context.purpose != stage::call)
+      throw user_error(errc::bad_usage,
+                       fmt::format("the job's purpose is \"{}\", and its recipe calls a function: "
+                                   "set the purpose to stage::call, or give it a module's recipe",
+                                   to_string(context.purpose)));
     return std::make_unique<caller>(context, what_);
   }
   std::string identity() const override { return is_.name; }

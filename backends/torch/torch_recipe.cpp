@@ -26,6 +26,11 @@ public:
         plugins_(std::move(plugins)),
         identity_(std::move(identity)) {}
   std::unique_ptr<learner> make(const learner_context& context) const override {
+    if (context.purpose == stage::call)
+      throw user_error(errc::bad_usage,
+                       "the job's purpose is \"call\", and its recipe is of a module: give it a "
+                       "recipe that call_recipe has made, or set the purpose to train, validate, "
+                       "test or predict");
     return std::make_unique<torch_learner>(context, model_, data_, plugins_, received_by(context));
   }
   std::string identity() const override {

@@ -138,6 +138,15 @@ TEST_CASE("check_job reports the errors of a session and changes nothing", "[res
   what = at.fit(1);
   what.options.accelerator = accelerator_kind::cuda;
   CHECK_THROWS_WITH(check_job(what, at.world()), Catch::Contains("use --accelerator cpu"));
+  what = at.fit(1);
+  what.options.ranks = 4097;
+  CHECK_THROWS_WITH(check_job(what, at.world()), Catch::Contains("at most 4096"));
+  CHECK_THAT(why(at(what)), Catch::Contains("at most 4096"));
+  for (const auto within : {stage::start, stage::sanity}) {
+    what = at.fit(1);
+    what.purpose = within;
+    CHECK_THROWS_WITH(check_job(what, at.world()), Catch::Contains("a stage within a job"));
+  }
   what = at.fit(1, "latest");
   CHECK_THROWS_AS(check_job(what, at.world()), user_error);
   CHECK_FALSE(fs::exists(at.run()));

@@ -105,6 +105,19 @@ TEST_CASE("an exception of a spawned function keeps its type and there is no res
   CHECK_THROWS_AS(late.get(), ruin);
 }
 
+TEST_CASE("a job that calls a function refuses another purpose", "[spawn]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  std::atomic<int> calls{0};
+  job what;
+  what.recipe = call_recipe([&calls](std::int32_t) { ++calls; });
+  const auto refused = s.run(what);
+  REQUIRE(refused.failed_with);
+  CHECK_THAT(refused.failed_with->record.what,
+             Catch::Contains("purpose is \"train\"") && Catch::Contains("stage::call"));
+  CHECK(calls == 0);
+}
+
 TEST_CASE("a coroutine awaits a spawned function and a second cancellation interrupts it",
           "[spawn]") {
   asio::io_context loop;

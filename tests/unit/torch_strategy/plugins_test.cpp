@@ -517,6 +517,12 @@ TEST_CASE("a spawned function gets its rank and its arguments and can use collec
   CHECK(none[0].result.empty());
 }
 
+TEST_CASE("a module's recipe refuses a job that calls a function") {
+  const auto data = std::make_shared<table_data>(8, 4, 4);
+  CHECK_THROWS_WITH(recipe_for<regression>(data)->make({.purpose = stage::call}),
+                    Catch::Contains("call_recipe"));
+}
+
 // --- an engine that accumulates itself -----------------------------------------------------------
 
 namespace {
