@@ -79,7 +79,13 @@ std::string record_text(const fit_record& what) {
   json all{{"seed", what.seed}};
   if (!what.data.empty()) all["data"] = what.data;
   if (what.samples >= 0) all["samples"] = what.samples;
-  return all.dump();
+  try {
+    return all.dump();
+  } catch (const json::exception&) {
+    throw user_error(errc::checkpoint,
+                     "cannot write a checkpoint: the text that name() of the data returns is not "
+                     "UTF-8");
+  }
 }
 
 void check_record(const snapshot& from, const fit_record& now, const std::string& path) {

@@ -24,6 +24,7 @@ struct fit_record {
 };
 
 /// JSON text: `{"seed": 0, "data": "synthetic", "samples": 960}`, without unknown fields.
+/// Throws user_error(errc::checkpoint) for a name that is not UTF-8.
 std::string record_text(const fit_record& what);
 /// Throws user_error (bad_configuration) that names the first difference between `now` and the
 /// record in the state of `from`, and the value to set.

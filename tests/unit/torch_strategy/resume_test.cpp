@@ -233,6 +233,10 @@ struct remembering : regression {
 
 }  // namespace
 
+TEST_CASE("a checkpoint of data whose name is not UTF-8 is refused in words") {
+  CHECK_THROWS_WITH(record_text({.data = "caf\xe9"}), Catch::Contains("name() of the data"));
+}
+
 TEST_CASE("a resumed run ends in the bits of the uninterrupted run") {
   const auto data = std::make_shared<table_data>(30, 4, 8);
   auto options = quick(2, 3, 13);  // 5 steps per epoch
