@@ -47,9 +47,7 @@ struct hook : hook_types {
     return std::visit(std::forward<F>(what), static_cast<const hook_types&>(*this));
   }
 
-  friend bool operator==(const hook& a, const hook& b) {
-    return static_cast<const hook_types&>(a) == static_cast<const hook_types&>(b);
-  }
+  friend bool operator==(const hook& a, const hook& b);
 };
 
 /// The hook's name as users write it.
