@@ -15,8 +15,8 @@ if [[ ! -f $tree/build.ninja ]]; then
   tree=build-mutants
   cmake -G Ninja -B "$tree" -S . -DTROUPE_WITH_TORCH=OFF >/dev/null
 fi
-hunters=(hunter_of_jobs backends_test data_order_test integration_test placements_test restart_test)
-for one in hunter_of_tensors nccl_test torch_devices_test torch_lazy_test torch_strategy_test; do
+hunters=(hunter_of_jobs backends_test data_order_test integration_test machines_test)
+for one in hunter_of_tensors nccl_test torch_devices_test torch_test; do
   if ninja -C "$tree" -t query "$one" >/dev/null 2>&1; then hunters+=("$one"); fi
 done
 ninja -C "$tree" --quiet "${hunters[@]}"

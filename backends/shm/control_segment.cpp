@@ -21,7 +21,7 @@ using shm::contains;
 using shm::insert;
 
 constexpr std::uint64_t magic = 0x74726f7570650001;  // "troupe"
-constexpr std::uint64_t page = 4096;
+constexpr std::uint64_t memory_page = 4096;
 constexpr int lock_seconds = 5;  // for a section of microseconds
 
 constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) {
@@ -39,7 +39,8 @@ void init(pthread_mutex_t& mutex) {
 
 // Slots take memory when a generation opens: a damaged or hostile size must not take all memory.
 bool possible(std::uint64_t slot_bytes, std::uint64_t registered_bytes) {
-  return slot_bytes != 0 && slot_bytes % page == 0 && slot_bytes <= std::uint64_t{16} << 20 &&
+  return slot_bytes != 0 && slot_bytes % memory_page == 0 &&
+         slot_bytes <= std::uint64_t{16} << 20 &&
          registered_bytes % shm::region_layout::huge_page == 0 &&
          registered_bytes <= std::uint64_t{1} << 40;
 }

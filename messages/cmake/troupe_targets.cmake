@@ -62,17 +62,17 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(troupe_settings INTERFACE --param=ggc-min-heapsize=${_heap} --param=ggc-min-expand=100)
 endif()
 
-# Compiling a source that includes LibTorch's umbrella takes up to 3.4 GB: as many at a time as memory carries.
-math(EXPR _torch_jobs "(${_megabytes} - 1000) / 3500")
+# Compiling a unit with LibTorch takes up to 4.4 GB: as many at a time as memory carries.
+math(EXPR _torch_jobs "(${_megabytes} - 1000) / 4500")
 if(_torch_jobs LESS 1)
   set(_torch_jobs 1)
 endif()
 set_property(GLOBAL APPEND PROPERTY JOB_POOLS troupe_torch=${_torch_jobs})
 
-# troupe_compile_together(TARGET GROUP SOURCES...): one translation unit of them, because reading headers takes most of
-# the time of each (a folder of ten: 3 s of 30). So names in unnamed namespaces are unique within a group, and a group
-# is not much longer to compile than the longest source that people edit. TROUPE_COMPILE_TOGETHER=OFF compiles each
-# alone. CMake leaves sources with options of their own alone.
+# troupe_compile_together(TARGET GROUP SOURCES...): one translation unit of them, because headers and what their
+# templates make take most of the time of each (five programs of tests with LibTorch: 24 s each, 50 s together). So
+# names in unnamed namespaces are unique within a group. A group takes up to 40 s; TROUPE_COMPILE_TOGETHER=OFF compiles
+# each source alone. CMake leaves sources with options of their own alone.
 function(troupe_compile_together target group)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TROUPE_COMPILE_TOGETHER} UNITY_BUILD_MODE GROUP)
   # A source that is included is a header to this warning.
@@ -80,10 +80,14 @@ function(troupe_compile_together target group)
   set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${group})
 endfunction()
 
-# troupe_folder(TARGET SOURCES...): a folder's sources of a target, compiled together.
+# troupe_folder(TARGET SOURCES...): a folder's sources of a target, compiled together, with those of the other folders
+# for which the folder above has set TROUPE_GROUP to the same name.
 function(troupe_folder target)
   target_sources(${target} PRIVATE ${ARGN})
   get_filename_component(group ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  if(TROUPE_GROUP)
+    set(group ${TROUPE_GROUP})
+  endif()
   troupe_compile_together(${target} ${group} ${ARGN})
 endfunction()
 

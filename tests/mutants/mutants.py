@@ -142,16 +142,20 @@ class Tree:
 
 
 def program_of(finder):
-    if finder.endswith("_test"):
-        return finder
+    program = finder.partition(" ")[0]
+    if program.endswith("_test"):
+        return program
     return "hunter_of_tensors" if finder == "tensors" else "hunter_of_jobs"
 
 
 def hunt_one(program, finder, mutant, seconds):
     """Prints a line and returns whether the result is as it should be."""
     limit = 2 * seconds + 300
-    test = finder == program_of(finder)
-    arguments = ["-o", os.devnull, "--abort"] if test else [finder, mutant or "none", str(seconds)]
+    named, _, cases = finder.partition(" ")
+    test = named == program_of(finder)
+    arguments = [finder, mutant or "none", str(seconds)]
+    if test:
+        arguments = ["-o", os.devnull, "--abort", "-w", "NoTests", *filter(None, [cases])]
     try:
         done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=limit, check=False,
                               env=os.environ | {"TROUPE_MUTANT": mutant or ""})

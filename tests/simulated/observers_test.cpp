@@ -64,14 +64,14 @@ public:
   void on(const observation&) override { throw std::runtime_error("an observer's own"); }
 };
 
-struct run_facts {
+struct observed_run {
   job_outcome outcome;
   received_events all;
   std::uint64_t full = 0;
 };
 
-run_facts run(choices from, bool throwing, modular_options train = {}) {
-  run_facts facts;
+observed_run run(choices from, bool throwing, modular_options train = {}) {
+  observed_run facts;
   job what;
   what.options.ranks = rank_count;
   what.options.batch_size = 2;
@@ -104,7 +104,7 @@ choices with_full_queues(std::uint64_t seed, std::uint32_t from, std::uint32_t t
   return choices::of_list(seed, list);
 }
 
-void check_life(const run_facts& facts) {
+void check_life(const observed_run& facts) {
   REQUIRE(facts.outcome.ok());
   CHECK(facts.all.finished == 1);
   const std::map<std::string, int> once{

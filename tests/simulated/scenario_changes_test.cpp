@@ -12,7 +12,7 @@ using kind = lifecycle_kind;
 
 namespace {
 
-constexpr std::uint64_t seeds = 12;
+constexpr std::uint64_t change_seeds = 12;
 constexpr std::int32_t world = restarting_job::ranks;
 using loss = elastic_options::loss;
 
@@ -77,7 +77,7 @@ TEST_CASE("SIGTERM to one process at each phase of a job: no step is done again"
 
 TEST_CASE("SIGTERM to a process while the job recovers from a failure of another one",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < 3 * seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < 3 * change_seeds; ++seed) {
     INFO("seed " << seed);
     restarting_job job{{.seed = seed}};
     REQUIRE(job.until(1, "backward", 5));
@@ -92,7 +92,7 @@ TEST_CASE("SIGTERM to a process while the job recovers from a failure of another
 
 TEST_CASE("SIGTERM to all processes, twice: all ranks move, and no step is done again",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < change_seeds; ++seed) {
     INFO("seed " << seed);
     restarting_job job{{.seed = seed}};
     REQUIRE(job.until(static_cast<std::int32_t>(seed % 3), "backward", 2));
@@ -106,7 +106,7 @@ TEST_CASE("SIGTERM to all processes, twice: all ranks move, and no step is done 
 
 TEST_CASE("SIGTERM to all processes and a stop of the job: it stops with a checkpoint",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < change_seeds; ++seed) {
     INFO("seed " << seed);
     restarting_job job{{.seed = seed}};
     REQUIRE(job.until(static_cast<std::int32_t>(seed % 3), "backward", 2));
@@ -143,7 +143,7 @@ TEST_CASE("a process joins at each phase of a job: at a step boundary, without a
 
 TEST_CASE("a process joins while another one receives the state: both changes happen",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < change_seeds; ++seed) {
     INFO("seed " << seed);
     restarting_job job{{.seed = seed}};
     REQUIRE(job.until(0, "on_train_batch_start", 1));
@@ -161,7 +161,7 @@ TEST_CASE("a process joins while another one receives the state: both changes ha
 
 TEST_CASE("processes leave, join and are killed all the time: the job ends as undisturbed",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < 2 * seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < 2 * change_seeds; ++seed) {
     INFO("seed " << seed);
     restarting_job job{{.seed = seed, .max_restarts = 50}};
     auto draws = choices::of_seed(seed);
@@ -182,7 +182,7 @@ TEST_CASE("processes leave, join and are killed all the time: the job ends as un
 
 TEST_CASE("fewer processes than min_ranks: the job waits without work, and goes on with the next",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < change_seeds; ++seed) {
     INFO("seed " << seed);
     elastic_options elastic;
     elastic.on_loss = loss::shrink;
@@ -203,7 +203,7 @@ TEST_CASE("fewer processes than min_ranks: the job waits without work, and goes 
 
 TEST_CASE("fewer processes than min_ranks, and none comes: the job ends and says why",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < change_seeds; ++seed) {
     INFO("seed " << seed);
     elastic_options elastic;
     elastic.on_loss = loss::shrink;
@@ -224,7 +224,7 @@ TEST_CASE("fewer processes than min_ranks, and none comes: the job ends and says
 }
 
 TEST_CASE("a spare dies while it takes a rank: another process takes it", "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < 3 * seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < 3 * change_seeds; ++seed) {
     INFO("seed " << seed);
     elastic_options elastic;
     elastic.spares = 1;
@@ -248,7 +248,7 @@ TEST_CASE("a spare dies while it takes a rank: another process takes it", "[simu
 
 TEST_CASE("no spare is left: with shrink the other processes take the ranks",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < change_seeds; ++seed) {
     INFO("seed " << seed);
     elastic_options elastic;
     elastic.on_loss = loss::shrink;
@@ -288,7 +288,7 @@ TEST_CASE("the program is killed at each operation on the disk: its next run end
 
 TEST_CASE("a run of 8 ranks is resumed by 5 and by 12 in mid-epoch: each sample once",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < change_seeds; ++seed) {
     INFO("seed " << seed);
     constexpr std::int64_t samples = 1000;
     std::map<std::int64_t, piece> consumed;  // by step

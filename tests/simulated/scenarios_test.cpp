@@ -15,7 +15,7 @@ using kind = lifecycle_kind;
 
 namespace {
 
-constexpr std::uint64_t seeds = 12;
+constexpr std::uint64_t scenario_seeds = 12;
 
 // Four ranks of which one sends or receives a damaged bit.
 struct damaged_job {
@@ -66,7 +66,7 @@ std::vector<simulation::node_id> nodes_of(restarting_job& job, std::int32_t rank
 TEST_CASE("exceptions on two ranks with different clocks: one is the cause, the other is listed",
           "[simulated][scenario]") {
   std::uint64_t both = 0;
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < scenario_seeds; ++seed) {
     INFO("seed " << seed);
     restarting_job job{{.seed = seed, .max_restarts = 0}};
     REQUIRE(job.script.run_until([&] { return job.script.steps_of(1) == 1; }));
@@ -94,7 +94,7 @@ TEST_CASE("exceptions on two ranks with different clocks: one is the cause, the 
 
 TEST_CASE("a hook never ends: at its limit its rank is named and replaced",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < scenario_seeds; ++seed) {
     INFO("seed " << seed);
     restarting_job job{{.seed = seed}};
     const auto stuck = static_cast<std::int32_t>(seed % 3);
@@ -112,7 +112,7 @@ TEST_CASE("a hook never ends: at its limit its rank is named and replaced",
 
 TEST_CASE("a rank is killed in the same step again and again: the budget ends the job",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < scenario_seeds; ++seed) {
     INFO("seed " << seed);
     restarting_job job{{.seed = seed, .max_restarts = 4}};
     std::vector<nanoseconds> deaths;
@@ -132,7 +132,7 @@ TEST_CASE("a rank is killed in the same step again and again: the budget ends th
 
 TEST_CASE("a report of a step is lost: the rank is asked again, and no step is done twice",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < scenario_seeds; ++seed) {
     INFO("seed " << seed);
     restarting_job job{{.seed = seed}};
     const auto lost = job.script.hold<step_done>(
@@ -146,7 +146,7 @@ TEST_CASE("a report of a step is lost: the rank is asked again, and no step is d
 
 TEST_CASE("an order and a report arrive ten seconds late: they change nothing",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < scenario_seeds; ++seed) {
     INFO("seed " << seed);
     restarting_job job{{.seed = seed}};
     const auto report =
@@ -171,7 +171,7 @@ TEST_CASE("an order and a report arrive ten seconds late: they change nothing",
 // times of the monotonic clock.
 TEST_CASE("all processes stop for ten seconds and go on: no rank is removed",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < scenario_seeds; ++seed) {
     INFO("seed " << seed);
     restarting_job job{{.seed = seed}};
     REQUIRE(job.until(static_cast<std::int32_t>(seed % 3), "backward", 5));
@@ -184,7 +184,7 @@ TEST_CASE("all processes stop for ten seconds and go on: no rank is removed",
 
 TEST_CASE("heartbeats are late on a machine without free cores: no rank is removed",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < scenario_seeds; ++seed) {
     INFO("seed " << seed);
     restarting_job job{{.seed = seed}};
     REQUIRE(job.until(0, "on_train_batch_start", 1));
@@ -258,7 +258,7 @@ TEST_CASE("the data are no multiple of the batch of all ranks: each sample is co
 
 TEST_CASE("a transferred chunk of the state is damaged: it is found, and the job goes on",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < scenario_seeds; ++seed) {
     INFO("seed " << seed);
     int sent = 0;
     damaged_job job{seed, true, [&](const learner_context&, const hook& h) {
@@ -274,7 +274,7 @@ TEST_CASE("a transferred chunk of the state is damaged: it is found, and the job
 
 TEST_CASE("one rank's sum is damaged: at the next restart it receives the state of the majority",
           "[simulated][scenario]") {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < scenario_seeds; ++seed) {
     INFO("seed " << seed);
     const auto odd = static_cast<std::int32_t>(seed % 3);
     bool flipped = false;

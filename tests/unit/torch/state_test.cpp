@@ -133,7 +133,7 @@ struct named_factory {
   factory make;
 };
 
-std::vector<named_factory> optimizers() {
+std::vector<named_factory> every_optimizer() {
   using namespace optim;
   const auto of = [](auto options, auto type) {
     return [=](sample& m) -> std::unique_ptr<Optimizer> {
@@ -159,7 +159,7 @@ std::vector<named_factory> optimizers() {
 }
 
 TEST_CASE("an optimizer restored from saved state continues to the bit") {
-  for (const auto& [name, make] : optimizers()) {
+  for (const auto& [name, make] : every_optimizer()) {
     INFO(name);
     sample whole{1};
     const auto never_stopped = make(whole);

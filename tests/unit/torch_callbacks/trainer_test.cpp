@@ -431,7 +431,7 @@ struct of_both : regression {
 
 // An epoch of two ranks with batches of 4 has five steps. In them "more" begins anew once or more,
 // or ends in the second one.
-data_ptr both(combined_mode mode) {
+data_ptr both_sets(combined_mode mode) {
   return make_data(
       {.name = "both",
        .train = combined_dataset({{.name = "some", .data = table_data(36).train()},
@@ -443,7 +443,7 @@ data_ptr both(combined_mode mode) {
 
 TEST_CASE("several datasets: resumed, failed and with fewer ranks, a fit ends in the same bytes",
           "[session]") {
-  const auto data = both(GENERATE(combined_mode::max_size_cycle, combined_mode::max_size));
+  const auto data = both_sets(GENERATE(combined_mode::max_size_cycle, combined_mode::max_size));
   const temporary_folder folder;
   const auto fitted = [&](const trainer_options& options, const std::string& run,
                           const std::string& resume = {}) {
@@ -475,7 +475,7 @@ TEST_CASE("several datasets: resumed, failed and with fewer ranks, a fit ends in
 
 TEST_CASE("several datasets: a rank is lost in any hook, and the job ends with the same bits",
           "[session]") {
-  const auto recipe = recipe_for<of_both>(both(combined_mode::max_size_cycle));
+  const auto recipe = recipe_for<of_both>(both_sets(combined_mode::max_size_cycle));
   const auto options = quick(3, 2, 9);
   const auto undisturbed = run_recovering(recipe, options);
   for (const auto* hook : {"batch_to_device", "training_step", "backward", "on_train_batch_end"})

@@ -352,7 +352,7 @@ TEST_CASE("copies on two devices with joined batch norms compute what the module
     CHECK(got.device() == home);
     loss_of(expected, target).backward();
     loss_of(got, target.to(home)).backward();
-    auto a = state_of(*whole), b = on_cpu(state_of(*parts));
+    auto a = tensors_of(*whole), b = on_cpu(tensors_of(*parts));
     a["output"] = expected, b["output"] = got.to(at::kCPU);
     CHECK(difference(b, a, 1e-9) == "");
   }

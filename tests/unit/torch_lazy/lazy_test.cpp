@@ -96,7 +96,7 @@ rank_end fitted(const recipe_ptr& recipe, const trainer_options& options,
 }
 
 /// Writes down what LibTorch's lazy tensors did until the end of each step of all ranks.
-struct counting : regression {
+struct counting_graphs : regression {
   using regression::regression;
   void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
     barrier("ended");
@@ -127,12 +127,12 @@ TEST_CASE("lazy: the weights of a fit are those of the CPU", "[lazy]") {
 }
 
 TEST_CASE("lazy: equal steps are compiled once, and each runs as many graphs", "[lazy]") {
-  counting::seen.clear();
+  counting_graphs::seen.clear();
   const auto ranks = GENERATE(1, 2);
   CAPTURE(ranks);
   const auto data = std::make_shared<table_data>(80 * ranks);
-  fitted(recipe_for<counting>(data), on_lazy(quick(ranks, 8, 10)));
-  const auto& seen = counting::seen;
+  fitted(recipe_for<counting_graphs>(data), on_lazy(quick(ranks, 8, 10)));
+  const auto& seen = counting_graphs::seen;
   REQUIRE(seen.size() == 10);
   // The first step has no momentum yet.
   for (std::size_t step = 3; step < seen.size(); ++step) {
@@ -252,8 +252,8 @@ constexpr double rounding = 1e-12;
 /// A fit of several ranks, and the difference that another accelerator makes to its weights. In
 /// double, because graphs round in another order: in single precision AdamW, compression and batch
 /// norm enlarge such differences to 1e-4.
-double difference(const recipe_ptr& recipe, trainer_options options,
-                  precision_kind numbers = precision_kind::f64_true) {
+double difference_to_cpu(const recipe_ptr& recipe, trainer_options options,
+                         precision_kind numbers = precision_kind::f64_true) {
   options.precision = numbers;
   const auto expected = fitted(recipe, options);
   const auto before = counts_of_lazy().graphs;
@@ -272,9 +272,9 @@ TEST_CASE("lazy: several ranks end in the weights of as many on the CPU", "[lazy
   CAPTURE(ranks, how.model, how.optimizer, how.dropout);
   auto options = quick(ranks, 8, 10);
   options.limit_val_batches = std::int64_t{2};
-  CHECK(difference(classifying(how), options) < rounding);
+  CHECK(difference_to_cpu(classifying(how), options) < rounding);
   if (how.optimizer == "sgd")
-    CHECK(difference(classifying(how), options, precision_kind::f32_true) < 1e-6);
+    CHECK(difference_to_cpu(classifying(how), options, precision_kind::f32_true) < 1e-6);
 }
 
 TEST_CASE("lazy: a fit that resumes on lazy devices or on the CPU ends as the whole fit",
@@ -310,7 +310,7 @@ TEST_CASE("lazy: any exchange of gradients ends in the weights of the CPU", "[la
     options.gradients.comm_hook = comm_hook_kind::powersgd;
     options.gradients.powersgd.start_step = 2;
   }
-  CHECK(difference(classifying({}), options) < rounding);
+  CHECK(difference_to_cpu(classifying({}), options) < rounding);
 }
 
 TEST_CASE("lazy: buffers become rank 0's, and a rank without samples takes part in the step",
@@ -320,7 +320,7 @@ TEST_CASE("lazy: buffers become rank 0's, and a rank without samples takes part 
   CAPTURE(samples);
   const auto data = std::make_shared<table_data>(samples);
   const auto recipe = recipe_for<regression>(data, regression_choices{.batch_norm = samples == 20});
-  CHECK(difference(recipe, quick(2, 8, 6)) < rounding);
+  CHECK(difference_to_cpu(recipe, quick(2, 8, 6)) < rounding);
 }
 
 TEST_CASE("lazy: a parameter that no rank uses keeps its numbers", "[lazy]") {
@@ -328,7 +328,7 @@ TEST_CASE("lazy: a parameter that no rank uses keeps its numbers", "[lazy]") {
     partly_used() { register_parameter("unused", torch::ones({3})); }
   };
   const auto recipe = recipe_for<partly_used>(std::make_shared<table_data>(40));
-  CHECK(difference(recipe, quick(2, 4, 4)) < rounding);
+  CHECK(difference_to_cpu(recipe, quick(2, 4, 4)) < rounding);
   auto options = on_lazy(quick(2, 4, 4));
   const auto weights = weights_of(fitted(recipe, options).snapshot);
   CHECK(at::equal(weights.at("unused"), at::ones({3})));

@@ -10,6 +10,8 @@
 
 #include "tests/support/catch.hpp"
 
+namespace documented {
+
 namespace {
 
 struct small_net : torch::nn::Cloneable<small_net> {
@@ -84,3 +86,5 @@ TEST_CASE("documented snippets of replicated compute what the page says") {
                             0)
             .has_loss());
 }
+
+}  // namespace documented

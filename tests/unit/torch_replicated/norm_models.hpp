@@ -60,7 +60,7 @@ inline at::Tensor samples(std::int64_t dims, std::int64_t rows) {
 
 using named_tensors = std::map<std::string, at::Tensor>;
 
-inline named_tensors state_of(const torch::nn::Module& module) {
+inline named_tensors tensors_of(const torch::nn::Module& module) {
   named_tensors state;
   for (const auto& item : module.named_parameters()) {
     if (!item.value().defined()) continue;

@@ -38,7 +38,7 @@ struct pair_of_nets {
     const auto target = torch::linspace(-1, 1, x.numel(), at::kDouble).view(x.sizes());
     loss_of(expected, target).backward();
     loss_of(got, target).backward();
-    auto a = state_of(*whole), b = state_of(*parts);
+    auto a = tensors_of(*whole), b = tensors_of(*parts);
     a["output"] = expected, b["output"] = got;
     a["input.grad"] = mine.grad(), b["input.grad"] = other.grad();
     return difference(b, a, most);
@@ -144,18 +144,18 @@ TEST_CASE("synchronised batch norm: a copy that fails ends the others' wait") {
 
 TEST_CASE("a converted module keeps names, state and modes, and its clone is not converted") {
   norm_net net{2, torch::nn::BatchNormOptions(4)};
-  const auto before = state_of(net);
+  const auto before = tensors_of(net);
   const auto parameters = net.parameters();
   CHECK(convert_sync_batch_norm(net) == 2);
   CHECK(convert_sync_batch_norm(net) == 0);
-  CHECK(difference(state_of(net), before, 0) == "");
+  CHECK(difference(tensors_of(net), before, 0) == "");
   for (std::size_t i = 0; i < parameters.size(); ++i)
     CHECK(net.parameters()[i].is_same(parameters[i]));
   net.eval();
   CHECK_FALSE(net.two->is_training());
   CHECK(std::dynamic_pointer_cast<sync_batch_norm_impl>(net.named_children()["norm"]));
   const auto copy = std::dynamic_pointer_cast<norm_net>(net.clone());
-  CHECK(difference(state_of(*copy), before, 0) == "");
+  CHECK(difference(tensors_of(*copy), before, 0) == "");
   CHECK(std::dynamic_pointer_cast<torch::nn::BatchNorm2dImpl>(copy->named_children()["norm"]));
   torch::nn::BatchNorm1d alone{4};
   CHECK_THROWS_AS(convert_sync_batch_norm(*alone), user_error);

@@ -23,7 +23,7 @@ rank_result one_step(norm_net& net, const at::Tensor& x, const at::Tensor& targe
   auto mine = x.clone().requires_grad_();
   const auto y = net.forward(mine);
   loss_of(y, target).backward();
-  return {y.detach(), mine.grad(), state_of(net)};
+  return {y.detach(), mine.grad(), tensors_of(net)};
 }
 
 struct split {
@@ -162,7 +162,7 @@ TEST_CASE("synchronised batch norm over copies of several ranks joins all of the
       auto mine = x.narrow(0, rank * 5, 5 - rank).clone().requires_grad_();
       const auto y = parallel(mine);
       loss_of(y, target.narrow(0, rank * 5, 5 - rank)).backward();
-      ranks[rank] = {y.detach(), mine.grad(), state_of(*net)};
+      ranks[rank] = {y.detach(), mine.grad(), tensors_of(*net)};
     }
   });
   for (const auto& error : errors) REQUIRE(text_of(error) == "nothing");

@@ -282,7 +282,8 @@ TEST_CASE(
 
 // --- state ---------------------------------------------------------------------------------------
 
-TEST_CASE("ranks start with different weights: all train with rank 0's, or each with its own") {
+TEST_CASE("ranks start with different weights: all train with rank 0's, or each with its own",
+          "[start]") {
   struct different : regression {
     explicit different(bool shares) : shared(shares) {
       static std::atomic<int> made{0};

@@ -42,7 +42,7 @@ private:
   std::shared_ptr<tensors> seen_;
 };
 
-std::int64_t counted(const std::vector<hook>& hooks, std::string_view what) {
+std::int64_t times_in(const std::vector<hook>& hooks, std::string_view what) {
   return std::ranges::count_if(hooks, [&](const hook& h) { return name(h) == what; });
 }
 
@@ -60,7 +60,7 @@ TEST_CASE("overfit_batches: every epoch has the first batches of the data, in th
   REQUIRE(seen->size() == 6);
   for (std::size_t i = 0; i < seen->size(); ++i)
     CHECK((*seen)[i].equal(data->inputs().narrow(0, i % 2 == 0 ? 0 : 3, 3)));
-  CHECK(counted(ends[0].hooks, "validation_step") == 3 * 2);
+  CHECK(times_in(ends[0].hooks, "validation_step") == 3 * 2);
 
   seen->clear();
   options.overfit_batches = 0.0;
