@@ -1,6 +1,7 @@
 #include "actors/checkpointer.hpp"
 
 #include "actors/checkpoint_machine.hpp"
+#include "backends/checkpoint_facts.hpp"
 #include "troupe/detail/coverage.hpp"
 #include "troupe/failure.hpp"
 
@@ -53,6 +54,19 @@ struct monitored {
 monitored monitor_of(const checkpoint_policy& policy, const metrics& logged) {
   const auto found = logged.find(policy.monitor);
   return found == logged.end() ? monitored{} : monitored{true, found->second};
+}
+
+// Why the format, which may be a user's own, has failed. Called where its exception is caught.
+std::string reason_of_format() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    if (const std::string text = error.what(); !text.empty()) return text;
+    return "its checkpoint IO failed and gave no reason";
+  } catch (...) {
+    const auto record = describe(std::current_exception());
+    return fmt::format("its checkpoint IO threw {}: {}", record.type, record.what);
+  }
 }
 
 struct checkpointer_state {
@@ -112,11 +126,10 @@ void checkpointer_state::carry_out(const checkpointing::open& a) {
   try {
     if (rare(coverage_point::checkpoint_refused))
       throw user_error(errc::checkpoint, "it was refused");
-    open = io->encode(*held.at(a.ticket));
+    open = files_of(*io, *held.at(a.ticket));
     for (const auto& file : open) e.files.push_back(file.name);
-  } catch (const std::exception& error) {
-    e.why = error.what();
-    if (e.why.empty()) e.why = "its checkpoint IO failed and gave no reason";
+  } catch (...) {
+    e.why = reason_of_format();
   }
   feed(e);
 }
@@ -155,8 +168,8 @@ std::string checkpointer_state::remove_in_format(const std::string& folder) cons
   try {
     io->remove(folder);
     return {};
-  } catch (const std::exception& error) {
-    return fmt::format("{}: the checkpoint IO has not removed it: {}", folder, error.what());
+  } catch (...) {
+    return fmt::format("{}: the checkpoint IO has not removed it: {}", folder, reason_of_format());
   }
 }
 
@@ -171,8 +184,8 @@ void checkpointer_state::answered(const storage_answered& m) {
       const auto monitor = monitor_of(policy, io->facts(*m.what->bytes, "manifest").loop.last);
       e.has_monitor = monitor.there;
       e.monitor = monitor.number;
-    } catch (const std::exception& error) {
-      e.text = error.what();
+    } catch (...) {
+      e.text = reason_of_format();
     }
   }
   feed(e);

@@ -1,7 +1,11 @@
-#include "troupe/checkpoint.hpp"
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <string_view>
+
+#include "backends/checkpoint_facts.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 
@@ -21,6 +25,38 @@ std::int64_t step_of_checkpoint_folder(const std::string& name) {
       return -1;
   }
   return name == checkpoint_folder_name(step) ? step : -1;
+}
+
+namespace {
+
+[[noreturn]] void refuse_files(const std::string& why) {
+  throw user_error(errc::checkpoint, "encode() of the checkpoint format returned " + why);
+}
+
+bool is_entry(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+}  // namespace
+
+std::vector<checkpoint_file> files_of(const checkpoint_io& io, const snapshot& what) {
+  auto files = io.encode(what);
+  if (files.empty()) refuse_files("no file");
+  std::set<std::string_view> names;
+  for (const auto& file : files) {
+    if (!is_entry(file.name))
+      refuse_files(fmt::format("a file named \"{}\": a name is not empty, and has no folder in it",
+                               file.name));
+    if (!names.insert(file.name).second)
+      refuse_files(fmt::format("two files named \"{}\"", file.name));
+    if (std::any_of(file.chunks.begin(), file.chunks.end(), [](const auto& x) { return !x; }))
+      refuse_files(fmt::format("the file \"{}\" with a chunk that is null", file.name));
+  }
+  if (files.back().name != io.commit_file())
+    refuse_files(fmt::format("\"{}\" as the last file, and its commit_file() is \"{}\"",
+                             files.back().name, io.commit_file()));
+  return files;
 }
 
 }  // namespace troupe

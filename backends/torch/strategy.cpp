@@ -13,6 +13,7 @@
 #include "backends/checkpoint/regular_file.hpp"
 #include "backends/checkpoint/safetensors.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
+#include "backends/checkpoint_facts.hpp"
 #include "backends/local/file_operations.hpp"
 #include "backends/torch/module_state.hpp"
 #include "backends/torch/single_device.hpp"
@@ -295,7 +296,7 @@ void write_now(const checkpoint_io& format, const snapshot& what, const std::str
   };
   run(storage_ops::remove{part});
   run(storage_ops::make_folder{part});
-  for (auto& file : format.encode(what))
+  for (auto& file : files_of(format, what))
     run(storage_ops::write{part / file.name, std::move(file.chunks)});
   run(storage_ops::sync_folder{part});
   run(storage_ops::rename{part, folder});

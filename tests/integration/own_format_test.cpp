@@ -9,6 +9,7 @@
 #include <boost/asio/system_executor.hpp>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <mutex>
 
 #include "tests/support/catch.hpp"
@@ -23,8 +24,10 @@ class own_format : public checkpoint_io {
 public:
   std::vector<checkpoint_file> encode(const snapshot& what) const override {
     ++encoded;
+    if (throws_int) throw 7;
     auto files = inner_->encode(what);
     files.push_back({commit_file(), {std::make_shared<const std::vector<std::byte>>(3)}});
+    if (spoil) spoil(files);
     return files;
   }
   std::string commit_file() const override { return "own.commit"; }
@@ -51,6 +54,8 @@ public:
   mutable std::mutex mutex;
   mutable std::vector<std::string> removed;
   bool fails = false;
+  bool throws_int = false;
+  std::function<void(std::vector<checkpoint_file>&)> spoil;
 
 private:
   std::shared_ptr<const checkpoint_io> inner_ = safetensors_checkpoints({});
@@ -105,6 +110,34 @@ TEST_CASE("a fit writes a recipe's own checkpoint format and a later fit resumes
   CHECK(format->encoded == 2);
   CHECK(second.loop.steps == 2 * first.loop.steps);
   CHECK(std::filesystem::exists(std::filesystem::path{second.last_checkpoint} / "own.commit"));
+}
+
+TEST_CASE("files that a recipe's format cannot mean end the fit with an error that says why",
+          "[session]") {
+  using files = std::vector<checkpoint_file>;
+  struct spoilt {
+    std::function<void(files&)> how;
+    std::string why;
+  };
+  const auto [how, why] = GENERATE(
+      spoilt{{}, "threw int"}, spoilt{[](files& all) { all.clear(); }, "returned no file"},
+      spoilt{[](files& all) { all[0].name.clear(); }, "a file named \"\""},
+      spoilt{[](files& all) { all[0].name = "../outside"; }, "a file named \"../outside\""},
+      spoilt{[](files& all) { all[0].name = all.back().name; }, "two files named"},
+      spoilt{[](files& all) { all[0].chunks.push_back(nullptr); }, "a chunk that is null"},
+      spoilt{[](files& all) { all.pop_back(); }, "its commit_file() is \"own.commit\""});
+  const temporary_folder folder;
+  session s{boost::asio::system_executor{}};
+  const auto format = std::make_shared<own_format>();
+  format->throws_int = !how;
+  format->spoil = how;
+  auto what = saving_job(folder.path() / "run");
+  what.recipe = std::make_shared<own_recipe>(on_threads(), format);
+  const auto end = s.run(what);
+  REQUIRE_FALSE(end.ok());
+  CHECK_THAT(end.failed_with->record.what, Catch::Contains(why));
+  CHECK(end.failed_with->record.hook == "save_checkpoint");
+  CHECK_FALSE(std::filesystem::exists(folder.path() / "run/checkpoints/latest"));
 }
 
 TEST_CASE("checkpoints that the policy does not keep: the recipe's format removes its own",
