@@ -226,8 +226,13 @@ precision_table default_precisions() {
 }
 
 std::unique_ptr<precision> make_precision(const precision_table& known, std::string_view name) {
-  if (const auto found = known.find(name); found != known.end()) return found->second();
-  if (const auto found = known.find(full_name(name)); found != known.end()) return found->second();
+  auto found = known.find(name);
+  if (found == known.end()) found = known.find(full_name(name));
+  if (found != known.end()) {
+    if (auto made = found->second()) return made;
+    throw user_error(errc::bad_usage,
+                     fmt::format("the factory of precision \"{}\" made none: return one", name));
+  }
   std::vector<std::string_view> names;
   for (const auto& [other, factory] : known) names.push_back(other);
   throw user_error(errc::bad_configuration, fmt::format("unknown precision \"{}\": use one of {}",

@@ -375,7 +375,11 @@ std::unique_ptr<strategy> make_strategy(const strategy_table& known, std::string
   const auto world = parts.about.world;
   if (name == "auto") name = world > 1 ? "data_parallel" : "single_device";
   check_strategy(known, name, world);
-  return known.find(name)->second(std::move(parts));
+  auto made = known.find(name)->second(std::move(parts));
+  if (!made)
+    throw user_error(errc::bad_usage,
+                     fmt::format("the factory of strategy \"{}\" made none: return one", name));
+  return made;
 }
 
 }  // namespace troupe

@@ -517,6 +517,16 @@ TEST_CASE("a spawned function gets its rank and its arguments and can use collec
   CHECK(none[0].result.empty());
 }
 
+TEST_CASE("a factory that makes no strategy or no precision is refused by its name") {
+  torch_plugins plugins;
+  plugins.strategies["mine"] = [](strategy_parts) { return nullptr; };
+  plugins.precisions["mine"] = [] { return nullptr; };
+  CHECK_THROWS_WITH(make_strategy(plugins.strategies, "mine", {}),
+                    Catch::Contains("the factory of strategy \"mine\" made none"));
+  CHECK_THROWS_WITH(make_precision(plugins.precisions, "mine"),
+                    Catch::Contains("the factory of precision \"mine\" made none"));
+}
+
 TEST_CASE("a module's recipe refuses a job that calls a function") {
   const auto data = std::make_shared<table_data>(8, 4, 4);
   CHECK_THROWS_WITH(recipe_for<regression>(data)->make({.purpose = stage::call}),
