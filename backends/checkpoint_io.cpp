@@ -42,7 +42,7 @@ bool is_entry(const std::string& name) {
 
 std::vector<checkpoint_file> files_of(const checkpoint_io& io, const snapshot& what) {
   auto files = io.encode(what);
-  if (files.empty()) refuse_files("no file");
+  if (files.empty()) refuse_files("no file: return at least the commit file");
   std::set<std::string_view> names;
   for (const auto& file : files) {
     if (!is_entry(file.name))
@@ -51,11 +51,13 @@ std::vector<checkpoint_file> files_of(const checkpoint_io& io, const snapshot& w
     if (!names.insert(file.name).second)
       refuse_files(fmt::format("two files named \"{}\"", file.name));
     if (std::any_of(file.chunks.begin(), file.chunks.end(), [](const auto& x) { return !x; }))
-      refuse_files(fmt::format("the file \"{}\" with a chunk that is null", file.name));
+      refuse_files(
+          fmt::format("the file \"{}\" with a chunk that is null: leave it out", file.name));
   }
   if (files.back().name != io.commit_file())
-    refuse_files(fmt::format("\"{}\" as the last file, and its commit_file() is \"{}\"",
-                             files.back().name, io.commit_file()));
+    refuse_files(
+        fmt::format("\"{}\" as the last file, and its commit_file() is \"{}\": make them equal",
+                    files.back().name, io.commit_file()));
   return files;
 }
 

@@ -52,7 +52,7 @@ if(TROUPE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 # GCC begins to collect garbage at 128 MB, which takes a tenth of its time, and a fifth with LibTorch's headers:
-# torch_callbacks_test 100 s of processor time, 81 with 3 GB.
+# a test of callbacks 100 s of processor time, 81 with 3 GB.
 cmake_host_system_information(RESULT _megabytes QUERY TOTAL_PHYSICAL_MEMORY)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   math(EXPR _heap "${_megabytes} * 128")  # kilobytes: an eighth of the memory
