@@ -1,6 +1,8 @@
 #include "troupe/observer.hpp"
 
+#include <array>
 #include <ostream>
+#include <utility>
 
 namespace troupe {
 
@@ -17,7 +19,34 @@ std::string_view to_string(stage s) {
   return "unknown";
 }
 
-// Here, not in the header: the comparison of each alternative takes a third of a second to compile.
+namespace {
+
+template <class H>
+void move_in(hook_types& to, void* one) {
+  to.emplace<H>(std::move(*static_cast<H*>(one)));
+}
+
+using move_function = void (*)(hook_types&, void*);
+
+template <class... H>
+constexpr std::array<move_function, sizeof...(H)> move_functions(const std::variant<H...>*) {
+  return {&move_in<H>...};
+}
+
+}  // namespace
+
+hook::hook() = default;
+hook::hook(const hook& other) = default;
+hook::hook(hook&& other) noexcept = default;
+hook& hook::operator=(const hook& other) = default;
+hook& hook::operator=(hook&& other) noexcept = default;
+hook::~hook() = default;
+
+hook::hook(std::size_t index, void* one) {
+  static constexpr auto all = move_functions(static_cast<const hook_types*>(nullptr));
+  all.at(index)(*this, one);
+}
+
 bool operator==(const hook& a, const hook& b) {
   return static_cast<const hook_types&>(a) == static_cast<const hook_types&>(b);
 }

@@ -29,7 +29,18 @@ namespace troupe {
 /// One hook, of any type: the std::variant of all of them, with shorter names for its queries. A
 /// regular value.
 struct hook : hook_types {
-  using hook_types::hook_types;
+  /// The first type of hook_types, with its defaults.
+  hook();
+  /// The hook as one of any type.
+  template <hook_type H>
+  hook(H one) : hook(hook_index<H>, &one) {}
+
+  // In hooks.cpp: a copy of a variant of so many types takes 5 s in each source that makes one.
+  hook(const hook& other);
+  hook(hook&& other) noexcept;
+  hook& operator=(const hook& other);
+  hook& operator=(hook&& other) noexcept;
+  ~hook();
 
   /// Whether it is one of `H...`.
   template <class... H>
@@ -48,6 +59,10 @@ struct hook : hook_types {
   }
 
   friend bool operator==(const hook& a, const hook& b);
+
+private:
+  /// Moves from `one`, a pointer to the type at `index` of hook_types.
+  hook(std::size_t index, void* one);
 };
 
 /// The hook's name as users write it.

@@ -15,10 +15,12 @@
 #include "troupe/detail/loop_state.hpp"
 #include "troupe/detail/position.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -280,5 +282,19 @@ using hook_types = std::variant<
     hooks::on_predict_batch_end, hooks::on_predict_epoch_end, hooks::on_predict_end, hooks::barrier,
     hooks::optimizer_state, hooks::on_save_checkpoint, hooks::save_checkpoint, hooks::rewind,
     hooks::restore_state>;
+
+/// The place of H among the types of a variant; their number, if it is none of them.
+template <class H, class... Hs>
+constexpr std::size_t index_in(const std::variant<Hs...>*) {
+  std::size_t index = 0;
+  (void)((std::is_same_v<H, Hs> || (++index, false)) || ...);
+  return index;
+}
+/// The place of H among the hooks.
+template <class H>
+constexpr std::size_t hook_index = index_in<H>(static_cast<const hook_types*>(nullptr));
+/// One of the hooks.
+template <class H>
+concept hook_type = hook_index<H> < std::variant_size_v<hook_types>;
 
 }  // namespace troupe
