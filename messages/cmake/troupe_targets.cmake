@@ -4,6 +4,7 @@ target_compile_features(troupe_settings INTERFACE cxx_std_20)
 target_compile_options(troupe_settings INTERFACE
   -Wall -Wextra -Wpedantic -Wno-missing-field-initializers
   $<$<BOOL:${TROUPE_WERROR}>:-Werror>
+  -pipe  # an assembler's input of some hundred megabytes may be more than /tmp holds
   -fno-plt  # a delivery calls CAF and the allocator so often that the jump between is 1.5 % of a simulated run
   -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
 if(TROUPE_SANITIZE)

@@ -1,5 +1,5 @@
 """Goal: measures over ranks are what plain Python computes from all samples, and torchmetrics where it is there.
-Usage: measures_oracle.py SAMPLE, where SAMPLE is the program oracle_sample. The cases are those of its source.
+Usage: measures_oracle.py SAMPLE, where SAMPLE is the program oracle_sample. The cases are those of measures_sample.cpp.
 Without torchmetrics (bash apps/setup.sh --tests installs it) the test is skipped."""
 import json
 import math
@@ -191,7 +191,7 @@ def compare(found, samples, whose, compute, bound):
 
 def main(sample):
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sample, folder], check=True)
+        subprocess.run([sample, "measures", folder], check=True)
         samples = {name: torch.from_numpy(x.copy())
                    for name, x in safetensors_by_hand.read(f"{folder}/measures.safetensors").items()}
         with open(f"{folder}/measures.json", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
 """Goal: the loss scale of 16-mixed is that of torch.amp.GradScaler, truncated back-propagation through time trains as
 Lightning 1.x does, manual optimization as PyTorch does (and Lightning, if this Python has it), and PowerSGD sums what
-PyTorch's hook sums. Usage: numbers_oracle.py SAMPLE, where SAMPLE is the program torch_sample. The seeds and cases are
-those of its source."""
+PyTorch's hook sums. Usage: numbers_oracle.py SAMPLE, where SAMPLE is the program oracle_sample. The seeds and cases are
+those of training_sample.cpp."""
 import json
 import math
 import os
@@ -276,7 +276,7 @@ def check_powersgd(folder):
 def main(sample):
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sample, folder], check=True)
+        subprocess.run([sample, "numbers", folder], check=True)
         check_scaler(folder)
         check_recurrent(folder)
         check_manual(folder)

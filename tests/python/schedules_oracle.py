@@ -1,5 +1,6 @@
 """Goal: each schedule of <troupe/optimizers.hpp> has the rates and momentums of PyTorch's class, step by step.
-Usage: schedules_oracle.py SAMPLE, where SAMPLE is the program oracle_sample. The cases are those of its source."""
+Usage: schedules_oracle.py SAMPLE, where SAMPLE is the program oracle_sample. The cases are those of
+measures_sample.cpp."""
 import json
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def course_of(name):
 
 def main(sample):
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sample, folder], check=True)
+        subprocess.run([sample, "schedules", folder], check=True)
         with open(f"{folder}/schedules.json", encoding="utf-8") as file:
             found = json.load(file)
     if set(found) != set(CASES):

@@ -1,5 +1,5 @@
 """Goal: the reference executor computes what PyTorch computes. Usage: torch_oracle.py SAMPLE, where SAMPLE is the
-program torch_sample."""
+program oracle_sample."""
 import subprocess
 import sys
 import tempfile
@@ -27,8 +27,8 @@ CASES = [("mlp", "sgd", 7, 2, 64, 1, 100),
 def main(sample):
     for model, optimizer, seed, shards, batch_size, accumulate, steps in CASES:
         with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([sample, folder, model, optimizer, *map(str, (seed, shards, batch_size, accumulate, steps))],
-                           check=True)
+            numbers = map(str, (seed, shards, batch_size, accumulate, steps))
+            subprocess.run([sample, "reference", folder, model, optimizer, *numbers], check=True)
             name, _, width = model.partition(":")
             about = ["--model", name, "--optimizer", optimizer, *(["--hidden", f"[{width}]"] if width else [])]
             end = f"{folder}/final.safetensors"

@@ -1,18 +1,3 @@
-// Trains with the reference executor and writes the files that an oracle needs to repeat it. Usage:
-// torch_sample FOLDER MODEL OPTIMIZER SEED SHARDS BATCH_SIZE ACCUMULATE STEPS
-// MODEL is mlp, cnn, or mlp:WIDTH for one hidden layer of that width.
-//   initial.safetensors, final.safetensors   weights before and after the steps
-//   order.jsonl       the samples of each step, batch and rank, as `troupe data order` prints them
-//   losses.json       the loss of each step
-//   logits.safetensors   the logits of the first 64 test images, from the final weights
-//   export.pt         the final state, for torch.load
-// torch_sample FOLDER
-//   scaler.json            the loss scale after each step of a training in 16-mixed with infinities
-//   scaler.safetensors     its weights at the end
-//   recurrent.CELL.safetensors   weights after truncated back-propagation through time of two ranks
-//   manual.safetensors     weights after manual optimization on two ranks
-//   powersgd.safetensors   `CASE.STEP.PARAMETER`: sums of gradients by PowerSGD of two ranks
-// Their tensors are drawn from torch's generator with seeds that the oracle knows.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/functional/loss.h>
@@ -24,7 +9,6 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -34,6 +18,7 @@
 #include "backends/torch/module_state.hpp"
 #include "backends/torch/reference_executor.hpp"
 #include "backends/torch/torch_export.hpp"
+#include "tests/python/samples.hpp"
 #include "tests/support/rank_threads.hpp"
 #include "troupe/detail/powersgd.hpp"
 #include "troupe/detail/tensor.hpp"
@@ -43,7 +28,8 @@ namespace {
 
 using namespace troupe;
 using json = nlohmann::json;
-using chunks = std::vector<std::shared_ptr<const std::vector<std::byte>>>;
+
+// --- reference runs -----------------------------------------------------------------------------
 
 struct wish {
   std::string folder, model, optimizer;
@@ -91,13 +77,6 @@ reference_run run_of(const wish& w, const dataset_ptr& data) {
   return run;
 }
 
-void write(const std::string& path, const chunks& pieces) {
-  std::ofstream out{path, std::ios::binary};
-  for (const auto& piece : pieces)
-    out.write(reinterpret_cast<const char*>(piece->data()),
-              static_cast<std::streamsize>(piece->size()));
-}
-
 void write_order(const wish& w, std::int64_t size) {
   std::ofstream out{w.folder + "/order.jsonl"};
   const data_layout layout{size, w.shards, w.batch_size};
@@ -132,7 +111,7 @@ void write_logits(const wish& w, data_module& data, const std::vector<tensor_blo
         encode_safetensors(std::vector<tensor_blob>{blob_of("logits", logits)}));
 }
 
-int run(const wish& w) {
+void run(const wish& w) {
   const auto data = fashion_mnist();
   data->setup(stage::train);
   auto plan = run_of(w, data->train());
@@ -153,10 +132,9 @@ int run(const wish& w) {
   end.optimizer = after.optimizer;
   end.state = json{{"optimizers", {{{"groups", json::parse(after.optimizer_groups)}}}}}.dump();
   write(w.folder + "/export.pt", encode_torch_checkpoint(end));
-  return 0;
 }
 
-// --- numbers -------------------------------------------------------------------------------------
+// --- numbers ------------------------------------------------------------------------------------
 
 at::Tensor drawn(std::uint64_t seed, at::IntArrayRef sizes) {
   return torch::randn(sizes, at::detail::createCPUGenerator(seed));
@@ -406,20 +384,18 @@ void sum_by_powersgd(const std::string& folder) {
 
 }  // namespace
 
-int main(int count, char** words) {
-  if (count == 2) {
-    train_scaled(words[1]);
-    train_recurrent<torch::nn::LSTM>(words[1], "lstm");
-    train_recurrent<torch::nn::GRU>(words[1], "gru");
-    train_manually(words[1]);
-    sum_by_powersgd(words[1]);
-    return 0;
-  }
-  if (count != 9) {
-    std::cerr << "torch_sample FOLDER [MODEL OPTIMIZER SEED SHARDS BATCH_SIZE ACCUMULATE STEPS]\n";
-    return 2;
-  }
-  const auto number = [&](int i) { return std::strtoll(words[i], nullptr, 10); };
-  return run({words[1], words[2], words[3], static_cast<std::uint64_t>(number(4)), number(5),
-              number(6), number(7), number(8)});
+void write_reference_run(const std::vector<std::string>& words) {
+  if (words.size() != 8)
+    throw std::invalid_argument("reference takes 8 words, not " + std::to_string(words.size()));
+  const auto number = [&](std::size_t i) { return std::stoll(words[i]); };
+  run({words[0], words[1], words[2], static_cast<std::uint64_t>(number(3)), number(4), number(5),
+       number(6), number(7)});
+}
+
+void write_numbers(const std::string& folder) {
+  train_scaled(folder);
+  train_recurrent<torch::nn::LSTM>(folder, "lstm");
+  train_recurrent<torch::nn::GRU>(folder, "gru");
+  train_manually(folder);
+  sum_by_powersgd(folder);
 }
