@@ -7,6 +7,7 @@
 #include "apps/troupe/result_file.hpp"
 #include "apps/troupe/run_plan.hpp"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 namespace troupe::program {
@@ -14,6 +15,11 @@ namespace troupe::program {
 namespace {
 
 using nlohmann::ordered_json;
+
+// Those of a part of the data, after a stop, would pass for those of all.
+metrics whole_figures(const job_outcome& outcome) {
+  return outcome.status == job_outcome::ending::finished ? figures_of(outcome) : metrics{};
+}
 
 std::string evaluation_json(stage purpose, const run_plan& plan, const job_outcome& outcome) {
   const auto failed = outcome.failed_with && !outcome.ok();
@@ -24,7 +30,7 @@ std::string evaluation_json(stage purpose, const run_plan& plan, const job_outco
       {"checkpoint",
        plan.checkpoint.empty() ? ordered_json(nullptr) : ordered_json(plan.checkpoint)},
       {"ranks", plan.settings.integer("ranks")},
-      {"metrics", figures_of(outcome)},
+      {"metrics", whole_figures(outcome)},
       {"failure", failed ? as_json(outcome.failed_with->record) : ordered_json(nullptr)},
   };
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
@@ -41,12 +47,13 @@ void print(stage purpose, const run_plan& plan, const job_outcome& outcome, cons
     screen.results(lines);
     return;
   }
-  if (json) {
-    screen.result(evaluation_json(purpose, plan, outcome));
-  } else if (outcome.ok()) {
-    for (const auto& [name, number] : figures_of(outcome))
-      screen.result(metrics_text({{name, number}}));
-  }
+  if (outcome.status == job_outcome::ending::stopped)
+    screen.note(
+        fmt::format("stopped before `{}` had all of its data: results of a part are left out",
+                    to_string(purpose)));
+  if (json) return screen.result(evaluation_json(purpose, plan, outcome));
+  for (const auto& [name, number] : whole_figures(outcome))
+    screen.result(metrics_text({{name, number}}));
 }
 
 }  // namespace

@@ -113,6 +113,25 @@ def story_a_stop_in_the_last_step_leaves_the_test_to_a_resume(folder):
     check_same_metrics(run)
 
 
+def story_a_stopped_evaluation_prints_no_figures_of_a_part(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, "--set", "data.evaluation_samples=40000"), 0)
+    place = {"rank": 0, "batch": 3}
+    for command, hook in (("test", "test_step"), ("validate", "validation_step"), ("predict", "predict_step")):
+        for more in ([], ["--json"]):
+            traced = Traced(run, *more, command=command, hold=(hook, place))
+            traced.wait_for(hook, **place)
+            traced.signal(signal.SIGTERM)
+            traced.wait_for_note("SIGTERM: stopping")
+            traced.release()
+            ended = check_code(traced.end(), 143)
+            check_in(f"stopped before `{command}` had all of its data", ended.err)
+            if more:
+                check_equal((ended.json()["status"], ended.json()["metrics"]), ("stopped", {}), ended)
+            else:
+                check_equal(ended.out, "", ended)
+
+
 def story_a_stop_in_the_last_step_of_a_fit_without_a_test_finishes_it(folder):
     run = os.path.join(folder, "run")
     place = {"rank": 0, "step": 31}

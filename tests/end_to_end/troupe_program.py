@@ -60,15 +60,16 @@ def is_at(entry, hook, where):
 
 
 class Traced:
-    """A running fit whose hook trace is read: `wait_for` returns when a rank enters a hook.
+    """A running fit, or another command, whose hook trace is read: `wait_for` returns when a rank enters a hook.
 
     With `hold`, a hook and its position, no entry after that one is read before `release`. The pipe is full soon, so
     that the ranks wait a few batches later, however slow this script is. `release` may hold the program again: at the
     last of several such entries that are read in this order.
     """
 
-    def __init__(self, run, *arguments, hold=None, before=(), **variables):
-        self.arguments = [str(a) for a in ("fit", "--run-dir", run, *SMALL, *arguments)]
+    def __init__(self, run, *arguments, command="fit", hold=None, before=(), **variables):
+        small = SMALL if command == "fit" else ()
+        self.arguments = [str(a) for a in (command, "--run-dir", run, *small, *arguments)]
         self._folder = tempfile.TemporaryDirectory(prefix="troupe-trace-")
         fifo = os.path.join(self._folder.name, "trace")
         os.mkfifo(fifo)
