@@ -3,6 +3,8 @@
 import concurrent.futures
 import os
 import signal
+import tempfile
+import threading
 
 from processes import check_none_left
 from troupe_program import (Traced, check, check_code, check_equal, check_in, fit, main, result_of, troupe)
@@ -11,6 +13,7 @@ PLACED = ["--placement", "processes"]
 # 3 ranks, 11 steps in each of 2 epochs, a row of metrics for each step, a short D.
 SHORT = ["--ranks", 3, "--log-every-n-steps", 1, "--limit-test-batches", 0, "--detect-seconds", 0.25]
 TIMES = ["detect", "abort", "form", "heal", "first_step"]
+UNDISTURBED, FITTED, FITTING = tempfile.TemporaryDirectory(prefix="troupe-e2e-"), {}, threading.Lock()
 
 
 def metrics_text(run):
@@ -18,10 +21,14 @@ def metrics_text(run):
         return f.read()
 
 
-def undisturbed(folder, *arguments):
-    run = os.path.join(folder, "undisturbed")
-    check_code(fit(run, *SHORT, *arguments), 0)
-    return run
+def undisturbed(*arguments):
+    """The folder of a fit without faults. Stories share it and do not write into it."""
+    with FITTING:
+        if arguments not in FITTED:
+            run = os.path.join(UNDISTURBED.name, str(len(FITTED)))
+            check_code(fit(run, *SHORT, *arguments), 0)
+            FITTED[arguments] = run
+        return FITTED[arguments]
 
 
 def disturbed(run, faults, *arguments, restarts=None):
@@ -87,7 +94,7 @@ def together(calls):
 
 
 def story_a_process_is_killed_in_any_hook_the_weights_are_those_of_an_undisturbed_run(folder):
-    plain = undisturbed(folder)
+    plain = undisturbed()
     # Rank, hook, step, and where the second generation begins: a step of which a rank had no gradients is not done.
     kills = [(0, "training_step", 5, (5,)), (1, "backward", 12, (12,)), (2, "optimizer_step", 0, (0,)),
              (0, "on_train_batch_end", 7, (6, 7)), (1, "validation_step", 11, (11,)),
@@ -99,7 +106,7 @@ def story_a_process_is_killed_in_any_hook_the_weights_are_those_of_an_undisturbe
 
 
 def story_a_process_is_killed_before_the_first_step_the_job_begins_again(folder):
-    plain = undisturbed(folder)
+    plain = undisturbed()
     together([lambda rank=rank, hook=hook: check_one_failure(
         folder, plain, f"kill@rank={rank},hook={hook}", *PLACED, base=(0,), rank=rank, hook=hook)
         for rank, hook in ((0, "setup"), (1, "on_fit_start"), (2, "on_train_start"))])
@@ -107,7 +114,7 @@ def story_a_process_is_killed_before_the_first_step_the_job_begins_again(folder)
 
 
 def story_a_process_is_killed_the_job_goes_on_over_every_communicator(folder):
-    plain = undisturbed(folder)
+    plain = undisturbed()
     together([lambda by=by: check_one_failure(
         folder, plain, "kill@rank=1,hook=backward,step=12", *PLACED, "--communicator", by, base=(12,), rank=1)
         for by in ("tcp", "hier")])
@@ -115,7 +122,7 @@ def story_a_process_is_killed_the_job_goes_on_over_every_communicator(folder):
 
 
 def story_a_process_that_throws_exits_stalls_or_stops_does_not_end_the_job(folder):
-    plain = undisturbed(folder)
+    plain = undisturbed()
     place = "rank=1,hook=training_step,step=6"
     together([lambda fault=fault, kind=kind, more=more: check_one_failure(
         folder, plain, fault, *PLACED, *more, base=(6,), type=kind, rank=1, hook="training_step", step=6)
@@ -126,7 +133,7 @@ def story_a_process_that_throws_exits_stalls_or_stops_does_not_end_the_job(folde
 
 
 def story_a_rank_thread_that_throws_does_not_end_the_job(folder):
-    plain = undisturbed(folder)
+    plain = undisturbed()
     for rank, hook, step in ((0, "training_step", 5), (1, "backward", 12), (2, "on_train_batch_end", 7),
                              (1, "validation_step", 11), (2, "on_train_epoch_start", 11), (0, "save_checkpoint", 22)):
         check_one_failure(folder, plain, f"throw@rank={rank},hook={hook},step={step}", "--placement", "threads",
@@ -134,13 +141,13 @@ def story_a_rank_thread_that_throws_does_not_end_the_job(folder):
 
 
 def story_a_rank_thread_that_stalls_is_replaced(folder):
-    plain = undisturbed(folder)
+    plain = undisturbed()
     check_one_failure(folder, plain, "stall@rank=1,hook=training_step,step=6,ms=3600000", "--placement", "threads",
                       "--hook-limit-seconds", "4", type="deadline", rank=1, hook="training_step")
 
 
 def story_two_failures_one_after_the_other_make_three_generations(folder):
-    plain, run = undisturbed(folder), os.path.join(folder, "run")
+    plain, run = undisturbed(), os.path.join(folder, "run")
     ended = disturbed(run, ["kill@rank=1,hook=training_step,step=5", "throw@rank=0,hook=backward,step=15"], *PLACED)
     generations = check_survived(ended, run, plain, 2)
     check_equal([g["base_step"] for g in generations], [0, 5, 15])
@@ -153,7 +160,7 @@ def story_two_failures_one_after_the_other_make_three_generations(folder):
 
 
 def story_all_processes_die_the_job_goes_on_from_the_newest_checkpoint(folder):
-    plain, run = undisturbed(folder), os.path.join(folder, "run")
+    plain, run = undisturbed(), os.path.join(folder, "run")
     ended = check_code(disturbed(run, [f"kill@rank={rank},hook=training_step,step=14" for rank in range(3)], *PLACED,
                                  "--checkpoint-every-n-steps", 4), 0)
     result = result_of(run)
@@ -188,7 +195,7 @@ def story_a_failure_that_returns_without_a_step_in_between_ends_the_job(folder):
 
 
 def story_exceptions_fail_an_exception_ends_the_job_and_a_killed_process_does_not(folder):
-    run, plain = os.path.join(folder, "run"), undisturbed(folder)
+    run, plain = os.path.join(folder, "run"), undisturbed()
     strict = ["--set", "elastic.exceptions=fail", *PLACED]
     ended = check_code(disturbed(run, ["throw@rank=1,hook=backward,step=5"], *strict), 1)
     result = result_of(run)
@@ -205,7 +212,7 @@ def story_a_wrong_configuration_does_not_restart(folder):
 
 
 def story_a_job_is_stopped_in_its_second_generation_it_can_be_resumed(folder):
-    plain, run = undisturbed(folder), os.path.join(folder, "run")
+    plain, run = undisturbed(), os.path.join(folder, "run")
     place = {"rank": 0, "step": 9}
     traced = Traced(run, *SHORT, *PLACED, "--max-restarts", 3, "--fault", "kill@rank=1,hook=backward,step=5",
                     hold=("training_step", place))
@@ -223,8 +230,9 @@ def story_a_job_is_stopped_in_its_second_generation_it_can_be_resumed(folder):
 
 
 def story_an_evaluation_outlives_a_killed_process(folder):
-    plain = undisturbed(folder)
-    call = ["test", "--run-dir", plain, "--json", "--set", "limit_test_batches=1.0", "--progress", "never"]
+    run = os.path.join(folder, "run")
+    check_code(fit(run, *SHORT), 0)
+    call = ["test", "--run-dir", run, "--json", "--set", "limit_test_batches=1.0", "--progress", "never"]
     expected = check_code(troupe(*call), 0).json()
     ended = troupe(*call, *PLACED, "--max-restarts", 1, "--fault", "kill@rank=1,hook=test_step")
     check_equal(check_code(ended, 0).json()["metrics"], expected["metrics"], ended)

@@ -27,7 +27,7 @@ def check_same(run, plain, about):
 
 
 def story_the_same_shards_in_fewer_processes_or_threads_end_in_the_same_weights(folder):
-    plain = undisturbed(folder)
+    plain = undisturbed()
     for ranks in (1, 2):
         for placed in (PLACED, []):
             run, ended = end(folder, f"{ranks}{len(placed)}", "--ranks", ranks, "--shards", 3, *placed)
@@ -39,7 +39,7 @@ def story_the_same_shards_in_fewer_processes_or_threads_end_in_the_same_weights(
 
 
 def story_with_shrink_a_job_goes_on_in_the_processes_that_are_left(folder):
-    plain = undisturbed(folder)
+    plain = undisturbed()
     for rank, step in ((0, 3), (1, 7), (2, 10)):
         run, ended = end(folder, f"one{rank}", *PLACED, "--max-restarts", 3, "--on-loss", "shrink",
                          "--fault", KILL.format(rank, "training_step", step))
@@ -56,7 +56,7 @@ def story_with_shrink_a_job_goes_on_in_the_processes_that_are_left(folder):
 
 
 def story_a_process_with_two_shards_is_killed_and_both_are_replaced(folder):
-    plain = undisturbed(folder)
+    plain = undisturbed()
     for on_loss, left in (("replace", 2), ("shrink", 1)):
         run, ended = end(folder, on_loss, "--ranks", 2, "--shards", 3, *PLACED, "--max-restarts", 2,
                          "--on-loss", on_loss, "--fault", KILL.format(1, "training_step", 5))
@@ -65,7 +65,7 @@ def story_a_process_with_two_shards_is_killed_and_both_are_replaced(folder):
 
 
 def story_a_spare_takes_the_place_of_a_killed_process(folder):
-    plain = undisturbed(folder)
+    plain = undisturbed()
     run, ended = end(folder, "spare", *PLACED, "--max-restarts", 3, "--spares", 1,
                      "--fault", KILL.format(1, "training_step", 5), "--fault", KILL.format(2, "on_train_epoch_end", 21))
     result = check_same(run, plain, ended)
@@ -74,7 +74,7 @@ def story_a_spare_takes_the_place_of_a_killed_process(folder):
 
 
 def story_a_resume_with_fewer_processes_keeps_the_shards(folder):
-    plain = undisturbed(folder)
+    plain = undisturbed()
     run, _ = end(folder, "resumed", "--max-steps", 7)
     for ranks, placed, steps in ((1, [], 9), (2, PLACED, 14), (3, [], 22)):
         ended = fit(run, *SHORT, "--ranks", ranks, *placed, "--max-steps", steps, "--resume", "latest")
@@ -99,7 +99,7 @@ LONG = ["--max-epochs", 60]  # 660 steps
 
 def changing(folder, *arguments):
     """A long run in processes that is held in step 9, and the same run without a change."""
-    plain = undisturbed(folder, *LONG)
+    plain = undisturbed(*LONG)
     run = os.path.join(folder, "changing")
     traced = Traced(run, *SHORT, *LONG, *PLACED, "--max-restarts", 1, *arguments,
                     hold=("training_step", {"rank": 0, "step": 9}))

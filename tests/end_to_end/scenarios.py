@@ -77,7 +77,7 @@ def ended_well(traced, run, plain, about=""):
 
 @bounded
 def story_all_processes_but_one_die_in_the_same_millisecond(folder):
-    plain = undisturbed(folder, *LONG)
+    plain = undisturbed(*LONG)
     for by, left in (("shm", 0), ("tcp", 2)):
         run, traced = started(folder, by, "--communicator", by, "--max-restarts", 2)
         pids = all_processes(traced)
@@ -105,7 +105,7 @@ def story_exceptions_on_two_ranks_at_once_are_both_reported(folder):
 
 @bounded
 def story_a_process_is_stopped_for_less_than_the_detection_time(folder):
-    plain = undisturbed(folder, *LONG)
+    plain = undisturbed(*LONG)
     run, traced = started(folder, "run", "--max-restarts", 1)
     pid = all_processes(traced)[1]
     os.kill(pid, signal.SIGSTOP)
@@ -121,7 +121,7 @@ def story_all_processes_stop_for_three_seconds_and_the_wall_clock_jumps_by_an_ho
     if not clock:
         print("SKIPPED: a sanitizer must be the first library of a program")
         return
-    plain = undisturbed(folder, *LONG)
+    plain = undisturbed(*LONG)
 
     def jumps(by):
         jump = os.path.join(folder, f"jump{by}")
@@ -142,7 +142,7 @@ def story_all_processes_stop_for_three_seconds_and_the_wall_clock_jumps_by_an_ho
 
 @bounded
 def story_a_process_joins_at_each_phase_no_step_is_done_again(folder):
-    plain = undisturbed(folder, *LONG)
+    plain = undisturbed(*LONG)
     phases = [("setup", {"rank": 1}), ("training_step", {"rank": 1, "step": 0}), ("backward", {"rank": 2, "step": 7}),
               ("validation_step", {"rank": 1}), ("save_checkpoint", {"rank": 0}), ("on_train_epoch_end", {"rank": 2})]
 
@@ -160,7 +160,7 @@ def story_a_process_joins_at_each_phase_no_step_is_done_again(folder):
 
 @bounded
 def story_a_process_joins_while_another_one_receives_the_state(folder):
-    plain = undisturbed(folder, *LONG)
+    plain = undisturbed(*LONG)
     run, traced = started(folder, "run", "--max-restarts", 1, "--fault", "kill@rank=0,hook=training_step,step=9",
                           ranks=2, at=("restore_state", {"rank": 2}))
     check_code(troupe("scale", run, "--ranks", 3), 0)
@@ -176,7 +176,7 @@ def story_a_process_joins_while_another_one_receives_the_state(folder):
 # The ranks wait for the reader of the trace. The program notices what happens to their processes nevertheless.
 @bounded
 def story_a_process_is_killed_while_the_trace_is_not_read(folder):
-    plain = undisturbed(folder, *LONG)
+    plain = undisturbed(*LONG)
     run, traced = started(folder, "run", "--max-restarts", 1, hold=("training_step", {"rank": 0, "step": 9}))
     os.kill(all_processes(traced)[1], signal.SIGKILL)
     traced.wait_for_note("generation 2: the job goes on after a failure")
@@ -188,7 +188,7 @@ def story_a_process_is_killed_while_the_trace_is_not_read(folder):
 
 @bounded
 def story_sigterm_to_one_process_at_each_phase_no_step_is_done_again(folder):
-    plain = undisturbed(folder, *LONG)
+    plain = undisturbed(*LONG)
     phases = [("setup", {"rank": 1}), ("on_fit_start", {"rank": 0}), ("training_step", {"rank": 1, "step": 0}),
               ("backward", {"rank": 2, "step": 7}), ("validation_step", {"rank": 1}), ("save_checkpoint", {"rank": 0}),
               ("on_train_epoch_end", {"rank": 2})]
@@ -207,7 +207,7 @@ def story_sigterm_to_one_process_at_each_phase_no_step_is_done_again(folder):
 
 @bounded
 def story_sigterm_to_all_processes_twice_all_ranks_move(folder):
-    plain = undisturbed(folder, *LONG)
+    plain = undisturbed(*LONG)
     run, traced = started(folder, "run", "--max-restarts", 1)
     pids = all_processes(traced)
     for _ in range(2):
@@ -221,7 +221,7 @@ def story_sigterm_to_all_processes_twice_all_ranks_move(folder):
 
 @bounded
 def story_a_rank_process_is_killed_while_a_checkpoint_is_taken_and_while_it_is_written(folder):
-    plain = undisturbed(folder)
+    plain = undisturbed()
     for by, rank in (("shm", 0), ("tcp", 1)):
         run = os.path.join(folder, by)
         ended = disturbed(run, [f"kill@rank={rank},hook=save_checkpoint,step=4",
