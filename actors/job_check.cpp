@@ -69,17 +69,23 @@ bool writes_checkpoints(const job& what) {
 template <class Adapter>
 std::shared_ptr<Adapter> choose(const std::vector<std::shared_ptr<Adapter>>& all,
                                 const std::string& wanted, std::string_view between) {
+  const bool any = wanted == to_string(communicator_kind::automatic);
   std::string known{to_string(communicator_kind::automatic)};
+  std::string unusable;
   for (const auto& one : all) {
     const auto why_not = one->unusable();
-    if (wanted == to_string(communicator_kind::automatic) ? why_not.empty()
-                                                          : one->name() == wanted) {
+    if (any ? why_not.empty() : one->name() == wanted) {
       if (why_not.empty()) return one;
       throw user_error(errc::device,
                        fmt::format("communicator \"{}\" cannot be used here: {}", wanted, why_not));
     }
     known += fmt::format(", {}", one->name());
+    unusable += fmt::format("; {}: {}", one->name(), why_not);
   }
+  if (any)
+    throw user_error(errc::device,
+                     fmt::format("no communicator{} can be used here{}", between,
+                                 all.empty() ? ", because the ports have none" : unusable));
   throw user_error(errc::device, fmt::format("there is no communicator \"{}\"{}; there are: {}",
                                              wanted, between, known));
 }
@@ -100,6 +106,24 @@ void refuse_other_run(const job& what, const checkpoint_io& io) {
 
 }  // namespace
 
+void check_ports(const ports& world) {
+  const auto require = [](bool there, std::string_view what) {
+    if (!there)
+      throw user_error(
+          errc::bad_usage,
+          fmt::format("{}: begin with troupe::local_ports(), and change single members "
+                      "of it",
+                      what));
+  };
+  const auto there = [](const auto& one) { return one != nullptr; };
+  require(world.random != nullptr, "ports::random is null");
+  require(world.lanes != nullptr, "ports::lanes is null");
+  require(static_cast<bool>(world.now), "ports::now is empty");
+  require(std::ranges::all_of(world.communicators, there), "ports::communicators has a null entry");
+  require(std::ranges::all_of(world.rendezvous_kinds, there),
+          "ports::rendezvous_kinds has a null entry");
+}
+
 std::shared_ptr<const checkpoint_io> checkpoint_format(const job& what, const ports& world) {
   auto own = what.recipe ? what.recipe->checkpoints() : nullptr;
   return own ? own : world.checkpoints;
@@ -112,6 +136,11 @@ job with_checkpoint_found(job what, const ports& world) {
                      "\"latest\"; leave it unset to start from the module's own weights");
   const auto io = checkpoint_format(what, world);
   if (!io || what.purpose == stage::call) return what;
+  if (!world.files && writes_checkpoints(what))
+    throw user_error(
+        errc::bad_usage,
+        "ports::files is null, and this job writes checkpoints: set it to a storage, or "
+        "set checkpoint.enabled to false");
   if (what.resume)
     what.resume = checkpoint_meant(what, *io);
   else if (writes_checkpoints(what))
@@ -155,6 +184,8 @@ std::int32_t shards_of(const job& what, const ports& world) {
   const auto& by = options.communicator.name;
   const bool by_mpirun = by == to_string(communicator_kind::mpi);
   const bool one_each = by_mpirun || by == to_string(communicator_kind::nccl);
+  if (options.ranks < 1)
+    refuse(fmt::format("ranks is {}: a world has at least one", options.ranks));
   if (shards < options.ranks)
     refuse(
         fmt::format("elastic.shards is {} and ranks is {}: a rank computes at least one shard; "

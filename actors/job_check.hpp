@@ -11,6 +11,9 @@
 
 namespace troupe {
 
+/// Throws user_error (bad_usage) if a port is null that each job needs; it says which one.
+void check_ports(const ports& world);
+
 /// The format of the job's checkpoints, for reading and for writing: the recipe's own, else the
 /// ports'. Null where neither has one.
 std::shared_ptr<const checkpoint_io> checkpoint_format(const job& what, const ports& world);

@@ -1,5 +1,7 @@
 #include "actors/rank.hpp"
 
+#include <fmt/format.h>
+
 #include <deque>
 #include <map>
 #include <optional>
@@ -153,6 +155,12 @@ void rank_state::carry_out(ranks::open a) {
   try {
     world = setup.communicators->open(
         {setup.plan.job, a.generation, setup.plan.rank, a.world, setup.plan.limits.collective});
+    if (!world)
+      throw user_error(errc::device,
+                       fmt::format("the communicator \"{}\" opened none for this rank: "
+                                   "communicator_backend::open returned null; return one, or throw "
+                                   "the reason",
+                                   setup.communicators->name()));
     lane_world = announced(world);
     work->bind(a.alone ? solo_communicator(world->group()) : lane_world, a.generation);
   } catch (...) {

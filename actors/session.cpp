@@ -262,6 +262,7 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
                      "this process was started as a rank of a job, and such a process starts no "
                      "job: make troupe::run_rank_if_child the first line of main, and start no job "
                      "in a rank");
+  check_ports(world);
   const seam::thread_reference_release release;
   supervisor_setup setup;
   setup.id = job_id{world.random->draw()};

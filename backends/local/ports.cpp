@@ -1,5 +1,6 @@
 #include "troupe/ports.hpp"
 
+#include <fmt/format.h>
 #include <sys/random.h>
 
 #include <chrono>
@@ -36,7 +37,19 @@ std::chrono::nanoseconds monotonic_now() {
 
 }  // namespace
 
+namespace {
+
+void refuse_null(const void* one, std::string_view what) {
+  if (!one)
+    throw user_error(
+        errc::bad_usage,
+        fmt::format("ports::use: the {} is null: give one, or leave the call out", what));
+}
+
+}  // namespace
+
 void ports::use(std::shared_ptr<communicator_backend> one) {
+  refuse_null(one.get(), "communicator_backend");
   for (auto& there : communicators)
     if (there->name() == one->name()) {
       there = std::move(one);
@@ -46,6 +59,7 @@ void ports::use(std::shared_ptr<communicator_backend> one) {
 }
 
 void ports::use(std::shared_ptr<rendezvous_kind> one) {
+  refuse_null(one.get(), "rendezvous_kind");
   for (auto& there : rendezvous_kinds)
     if (there->name() == one->name()) {
       there = std::move(one);

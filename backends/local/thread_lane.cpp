@@ -99,6 +99,10 @@ private:
   void make() {
     try {
       learner_ = shared_->recipe->make(shared_->context);
+      if (!learner_)
+        throw user_error(errc::bad_usage,
+                         "the recipe made no learner: learner_recipe::make returned null; return "
+                         "one, or throw the reason");
     } catch (...) {
       broken_ = std::current_exception();
     }

@@ -7,6 +7,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/system_executor.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/use_future.hpp>
 #include <condition_variable>
@@ -63,6 +64,59 @@ private:
 };
 
 }  // namespace
+
+TEST_CASE("a port that each job needs and that is null: the job is refused with its name",
+          "[session]") {
+  struct lack {
+    std::function<void(ports&)> how;
+    std::string why;
+  };
+  const auto [how, why] = GENERATE(
+      lack{[](ports& p) { p = ports{}; }, "is null"},
+      lack{[](ports& p) { p.lanes = nullptr; }, "ports::lanes"},
+      lack{[](ports& p) { p.random = nullptr; }, "ports::random"},
+      lack{[](ports& p) { p.now = nullptr; }, "ports::now"},
+      lack{[](ports& p) { p.communicators.insert(p.communicators.begin(), nullptr); },
+           "ports::communicators has a null entry"},
+      lack{[](ports& p) { p.rendezvous_kinds.push_back(nullptr); }, "ports::rendezvous_kinds"},
+      lack{[](ports& p) { p.communicators.clear(); }, "the ports have none"});
+  auto world = local_ports();
+  how(world);
+  session s{asio::system_executor{}, world};
+  const auto outcome = s.run(integer_job({}, 2));
+  REQUIRE_FALSE(outcome.ok());
+  CHECK_THAT(outcome.failed_with->record.what, Catch::Contains(why));
+  CHECK_THROWS_AS(world.use(std::shared_ptr<communicator_backend>{}), user_error);
+  CHECK_THROWS_AS(world.use(std::shared_ptr<rendezvous_kind>{}), user_error);
+}
+
+TEST_CASE(
+    "a communicator or a recipe of the program's own that makes none: a failure that names it",
+    "[session]") {
+  struct opens_none : communicator_backend {
+    std::string_view name() const override { return "pigeons"; }
+    std::string unusable() const override { return {}; }
+    std::shared_ptr<communicator> open(const group_description&) override { return nullptr; }
+  };
+  struct makes_none : learner_recipe {
+    std::unique_ptr<learner> make(const learner_context&) const override { return nullptr; }
+  };
+  auto world = local_ports();
+  world.use(std::make_shared<opens_none>());
+  session s{asio::system_executor{}, world};
+  auto what = integer_job({}, 2);
+  what.options.communicator = own_name{"pigeons"};
+  const auto unopened = s.run(what);
+  REQUIRE_FALSE(unopened.ok());
+  CHECK(unopened.failed_with->record.code == errc::device);
+  CHECK_THAT(unopened.failed_with->record.what, Catch::Contains("\"pigeons\" opened none"));
+  what = integer_job({}, 2);
+  what.recipe = std::make_shared<makes_none>();
+  const auto unmade = s.run(what);
+  REQUIRE_FALSE(unmade.ok());
+  CHECK(unmade.failed_with->record.code == errc::bad_usage);
+  CHECK_THAT(unmade.failed_with->record.what, Catch::Contains("the recipe made no learner"));
+}
 
 TEST_CASE("a coroutine awaits a fit and resumes on its own thread", "[session]") {
   asio::io_context loop;
