@@ -202,8 +202,16 @@ job_processes::job_processes(const ports& world, job_id id, const job& what)
   if (const auto why_not = launcher_->unusable(); !why_not.empty())
     throw user_error(errc::bad_configuration, fmt::format("placement \"processes\": {}", why_not));
   const auto kind = choose_rendezvous(world, what.options.communicator.name);
-  communicator_ = kind->name();
+  const std::string name{kind->name()};
   place_ = kind->arrange({what.options.tcp_streams});
+  if (!place_)
+    throw user_error(
+        errc::bad_usage,
+        fmt::format("the rendezvous kind \"{}\" arranged none: rendezvous_kind::arrange "
+                    "returned null; return one, or throw the reason",
+                    name));
+  meets_ = {name, place_->address()};
+  descriptors_ = place_->descriptors();
   trace_ = std::make_shared<trace_queue>(what.trace && launcher_->has_threads());
 }
 
@@ -212,7 +220,7 @@ job_processes::~job_processes() = default;
 void job_processes::start(std::int32_t number, bool spare, const supervisor_actor& supervisor) {
   process_start what;
   what.who = {id_, number, world_, incarnation_id{random_->draw()}};
-  what.descriptors = place_->descriptors();
+  what.descriptors = descriptors_;
   what.tensors = recipe_ ? recipe_->tensors() : nullptr;
   what.detect = limits_.detect;
   const auto born = std::make_shared<one>(id_, number, supervisor, limits_.teardown / 2);
@@ -239,8 +247,8 @@ std::shared_ptr<job_process> job_processes::at(std::int32_t number) const {
   return all_.at(number);
 }
 
-rendezvous_info job_processes::meets() const { return {communicator_, place_->address()}; }
+const rendezvous_info& job_processes::meets() const { return meets_; }
 
-bool job_processes::children() const { return !place_->descriptors().empty(); }
+bool job_processes::children() const { return !descriptors_.empty(); }
 
 }  // namespace troupe

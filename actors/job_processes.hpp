@@ -57,7 +57,7 @@ public:
   std::shared_ptr<job_process> at(std::int32_t number) const;
 
   /// Where the ranks of the job find each other.
-  rendezvous_info meets() const;
+  const rendezvous_info& meets() const;
   /// Where hooks of the processes are traced.
   const std::shared_ptr<trace_queue>& trace() const { return trace_; }
   /// True if this process has started the processes as its children, so that it may kill one alone.
@@ -73,7 +73,8 @@ private:
   std::shared_ptr<entropy> random_;
   std::shared_ptr<rank_launcher> launcher_;
   std::shared_ptr<const rendezvous> place_;
-  std::string communicator_;
+  rendezvous_info meets_;         // of place_, as descriptors_
+  std::vector<int> descriptors_;  // empty: processes of mpirun
   recipe_ptr recipe_;
   warm_up needs_;
   std::shared_ptr<trace_queue> trace_;

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "actors/job_check.hpp"
 #include "actors/observer.hpp"
 #include "actors/rank.hpp"
 #include "actors/snapshot_sender.hpp"
@@ -93,14 +94,17 @@ recipe_ptr recipe_of(const rank_process_options& home, const rank_spec& brief) {
 std::shared_ptr<communicator_backend> communicators_of(const ports& world,
                                                        const rendezvous_info& where,
                                                        const std::vector<int>& descriptors) {
-  try {
-    for (const auto& kind : world.rendezvous_kinds)
-      if (kind->name() == where.communicator) return kind->join(where.address, descriptors);
-    throw user_error(errc::device, fmt::format("a rank's process has no communicator \"{}\"",
-                                               where.communicator));
-  } catch (...) {
-    return std::make_shared<no_communicator>(std::current_exception());
+  for (const auto& kind : world.rendezvous_kinds) {
+    if (kind->name() != where.communicator) continue;
+    if (auto joined = kind->join(where.address, descriptors)) return joined;
+    throw user_error(errc::bad_usage,
+                     fmt::format("the rendezvous kind \"{}\" joined no communicator: "
+                                 "rendezvous_kind::join returned null; return one, or throw the "
+                                 "reason",
+                                 where.communicator));
   }
+  throw user_error(errc::device,
+                   fmt::format("a rank's process has no communicator \"{}\"", where.communicator));
 }
 
 // Sends observations to the observers in the supervisor's process. Progress and hooks may be
@@ -365,8 +369,14 @@ void rank_host::inside::settle(const rank_spec& brief) {
   setup.plan = {brief.job, brief.rank, brief.incarnation,
                 make_plan(brief.options, brief.purpose, brief.resume), derive(brief.options.time)};
   setup.what = job_of(brief);
-  setup.world = home.world();
-  setup.communicators = communicators_of(setup.world, brief.meets, parent.descriptors());
+  try {
+    setup.world = home.world();
+    check_ports(setup.world);
+    setup.communicators = communicators_of(setup.world, brief.meets, parent.descriptors());
+  } catch (...) {
+    setup.world = local_ports();
+    setup.communicators = std::make_shared<no_communicator>(std::current_exception());
+  }
   parent.carry(setup.what->recipe->tensors());
   auto& control = parent.control();
   setup.supervisor = spawn_home(system, control, all);

@@ -125,8 +125,9 @@ private:
       hooks_traced done{1, {}};
       try {
         what->trace(m.rank, m.what);
-      } catch (const std::exception& error) {
-        done.why = error.what();
+      } catch (...) {
+        const auto why = describe(std::current_exception());
+        done.why = fmt::format("the job's trace threw {}: {}", why.type, why.what);
       }
       if (const auto held = process.lock()) held->send(std::move(done));
     });

@@ -315,6 +315,7 @@ ports simulated_job::world_of(incarnation_id rank) {
   const auto life = life_with_.at(rank);
   const auto bell = std::make_shared<lane_bell>();
   ports world;
+  world.random = std::make_shared<simulation_entropy>(simulation_);
   world.lanes = lanes_of(life, bell);
   world.now = simulation_.clock_of(lives_[life].node);
   world.checkpoints = files_.checkpoints;

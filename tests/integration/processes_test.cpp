@@ -146,9 +146,9 @@ job processes(const std::string& recipe, std::int32_t ranks, const std::string& 
   return what;
 }
 
-job_outcome run(job what) {
+job_outcome run(job what, ports world = local_ports()) {
   asio::io_context loop;
-  session s{loop.get_executor()};
+  session s{loop.get_executor(), std::move(world)};
   return s.run(std::move(what));
 }
 
@@ -169,6 +169,24 @@ std::vector<int> children(char in_state = 0) {
     if (parent == ::getpid() && (in_state == 0 || in_state == state)) found.push_back(pid);
   }
   return found;
+}
+
+// A rendezvous of the program's own that gives nothing where it is joined.
+struct empty_kind : rendezvous_kind {
+  explicit empty_kind(std::shared_ptr<rendezvous> where) : where_(std::move(where)) {}
+  std::string_view name() const override { return "empty"; }
+  std::string unusable() const override { return {}; }
+  std::shared_ptr<rendezvous> arrange(const rendezvous_options&) const override { return where_; }
+  std::shared_ptr<communicator_backend> join(const std::string&,
+                                             const std::vector<int>&) const override {
+    return nullptr;
+  }
+  std::shared_ptr<rendezvous> where_;
+};
+ports ports_of_rank() {
+  if (std::getenv("TROUPE_TEST_NO_PORTS")) throw std::runtime_error("no ports here");
+  ports world = local_ports();
+  return world.use(std::make_shared<empty_kind>(nullptr)), world;
 }
 
 fault_drill drill(fault_drill::kind kind, const std::string& hook) {
@@ -535,6 +553,23 @@ TEST_CASE("a rank's process that makes another recipe than the job's is refused"
                         Catch::Contains("makes integers(4)"));
 }
 
+TEST_CASE("parts of the program's own that fail between processes: the failure names them") {
+  auto world = local_ports();
+  world.use(std::make_shared<empty_kind>(nullptr));
+  CHECK_THAT(run(processes("integers", 2, "empty"), world).failed_with->record.what,
+             Catch::Contains("\"empty\" arranged none"));
+  world.use(std::make_shared<empty_kind>(std::make_shared<rendezvous>()));
+  CHECK_THAT(run(processes("integers", 2, "empty"), world).failed_with->record.what,
+             Catch::Contains("\"empty\" joined no communicator"));
+  auto traced = processes("integers", 2);
+  traced.trace = [](std::int32_t, const hook&) { throw 7; };
+  CHECK_THAT(run(traced).failed_with->record.what, Catch::Contains("the job's trace threw int"));
+  ::setenv("TROUPE_TEST_NO_PORTS", "1", 1);
+  CHECK(run(processes("integers", 2)).failed_with->record.what == "no ports here");
+  ::unsetenv("TROUPE_TEST_NO_PORTS");
+  CHECK(children().empty());
+}
+
 TEST_CASE("arguments that only look like a rank's are refused") {
   const std::vector<const char*> none{"program", "fit", "--ranks"};
   CHECK_FALSE(run_rank_if_child(3, none.data(), {}));
@@ -554,7 +589,7 @@ int main(int count, char** arguments) {
     return outcome.failed_with && outcome.failed_with->record.code == errc::bad_configuration ? 0
                                                                                               : 1;
   }
-  rank_process_options home{recipe_named};
+  rank_process_options home{recipe_named, ports_of_rank};
   home.functions = {scaling, doing_nothing, dying_once, throwing, returning_own_type};
   if (const auto code = run_rank_if_child(count, arguments, home)) {
     while (leaves_when_killed) ::pause();
