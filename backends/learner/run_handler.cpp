@@ -2,6 +2,8 @@
 
 #include "messages/lane.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -23,8 +25,18 @@ run_handler::run_handler(const learner_context& context, lane_services lane)
 ran run_handler::handle(learner& who, const hook_run& run) {
   ran answer;
   answer.at = run.at;
-  if (!go_on(who, run, answer, run.hooks.size(), false))
-    throw internal_error("a lane that can wait has a learner that cannot");
+  if (go_on(who, run, answer, run.hooks.size(), false)) return answer;
+  current_ = &run.hooks[std::min<std::size_t>(answer.handled, run.hooks.size() - 1)];
+  try {
+    throw user_error(
+        errc::bad_usage,
+        "the learner threw not_yet, or returned run_verdict::waits, in a lane that can "
+        "wait: wait for the peers in the hook (work::wait); both are for learners of "
+        "a simulation");
+  } catch (const user_error& error) {
+    failed(answer, describe(error));
+  }
+  current_ = nullptr;
   return answer;
 }
 
@@ -115,6 +127,11 @@ void run_handler::pass(learner& who, std::span<const hook> hooks, std::uint32_t&
     const std::uint32_t& handled;
   } const there{current_, hooks, handled};
   who.pass(hooks, handled);
+  if (handled > hooks.size())
+    throw user_error(errc::bad_usage,
+                     fmt::format("learner::pass counts {} handled hooks of {}: add those that it "
+                                 "has handled, from hooks[handled] on",
+                                 handled, hooks.size()));
 }
 
 // False: the hook waits.
@@ -124,6 +141,10 @@ bool run_handler::handle_one(learner& who, const hook& h, const closure& inner,
   if (!std::exchange(skip_entry_, false) && watched()) enter(h);
   auto outcome = who.on(h, inner);
   if (outcome.verdict == run_verdict::waits) return false;
+  if (outcome.verdict != run_verdict::proceed && outcome.verdict != run_verdict::skip_epoch)
+    throw user_error(errc::bad_usage,
+                     "the learner returned a verdict that is not for single hooks: return proceed, "
+                     "skip_epoch or waits; throw an exception if the hook has failed");
   into.merge(std::move(outcome));
   return true;
 }

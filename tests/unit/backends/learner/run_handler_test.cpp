@@ -116,6 +116,58 @@ TEST_CASE("an exception in a passed hook is the failure of that hook", "[lane]")
   CHECK(answer.failed_with->record.step == 7);
 }
 
+// A learner of a user's own that means something else than the contract says.
+struct misusing final : learner {
+  void bind(std::shared_ptr<communicator>, generation_id) override {}
+  void pass(std::span<const hook> hooks, std::uint32_t& handled) override {
+    if (passes_too_far) handled = static_cast<std::uint32_t>(hooks.size()) + 1;
+  }
+  hook_outcome on(const hook& h, const closure&) override {
+    if (not_yet_in_hook && h.is<hooks::batch_to_device>()) throw not_yet{};
+    hook_outcome out;
+    if (h.is<hooks::batch_to_device>()) out.verdict = word;
+    return out;
+  }
+  void keep_point() override {
+    if (not_yet_in_point) throw not_yet{};
+  }
+
+  bool passes_too_far = false;
+  bool not_yet_in_hook = false;
+  bool not_yet_in_point = false;
+  run_verdict word = run_verdict::proceed;
+};
+
+TEST_CASE("a learner that breaks its contract in a lane that can wait: the failure says how",
+          "[lane]") {
+  const auto failure_of = [](misusing who) {
+    auto run = one_step();
+    run.keep_point = true;
+    auto answer = run_handler{{}, {}}.handle(who, run);
+    REQUIRE(answer.outcome.verdict == run_verdict::failed);
+    CHECK(answer.failed_with->record.type == "troupe::user_error");
+    return answer.failed_with->record;
+  };
+  for (const auto word : {run_verdict::attention, run_verdict::failed, run_verdict{77}}) {
+    misusing who;
+    who.word = word;
+    CHECK_THAT(failure_of(who).what, Catch::Contains("a verdict that is not for single hooks"));
+    CHECK(failure_of(who).hook == "batch_to_device");
+  }
+  misusing waits;
+  waits.word = run_verdict::waits;
+  CHECK_THAT(failure_of(waits).what, Catch::Contains("in a lane that can wait"));
+  misusing throws;
+  throws.not_yet_in_hook = true;
+  CHECK(failure_of(throws).hook == "batch_to_device");
+  misusing at_end;
+  at_end.not_yet_in_point = true;
+  CHECK_THAT(failure_of(at_end).what, Catch::Contains("in a lane that can wait"));
+  misusing far;
+  far.passes_too_far = true;
+  CHECK_THAT(failure_of(far).what, Catch::Contains("learner::pass counts 8 handled hooks of 7"));
+}
+
 TEST_CASE("with a watcher of single hooks each hook is handled alone and reported", "[lane]") {
   passer who;
   names entered, current;
