@@ -17,20 +17,40 @@ namespace troupe {
 
 namespace {
 
-// Keeps the checkpointer alive while the storage works for it, and never longer than it lives: an
-// answer that comes too late has no receiver.
-class addressee {
+// One operation of the storage, which may be a user's own. Keeps the checkpointer alive until the
+// answer, and never longer than it lives. The first answer counts. If every copy of `done` is
+// destroyed without a call, the operation has failed.
+class awaited_operation {
 public:
-  void set(checkpointer_actor who) {
-    const std::lock_guard lock{guard_};
-    who_ = std::move(who);
+  awaited_operation(std::uint64_t number, checkpointer_actor who)
+      : number_(number), who_(std::move(who)) {}
+  ~awaited_operation() {
+    fail(
+        "the storage has dropped an operation without an answer: storage::submit must see to it "
+        "that `done` is called");
   }
+  awaited_operation(const awaited_operation&) = delete;
+  awaited_operation& operator=(const awaited_operation&) = delete;
+
+  void answer(storage_result result) {
+    if (const auto to = take())
+      caf::anon_send(
+          to, storage_answered{number_, std::make_shared<const storage_answer>(std::move(result))});
+  }
+  void fail(std::string why) {
+    storage_result result;
+    result.error = std::make_error_code(std::errc::io_error);
+    result.text = std::move(why);
+    answer(std::move(result));
+  }
+  // An answer that comes later has no receiver.
   checkpointer_actor take() {
     const std::lock_guard lock{guard_};
     return std::exchange(who_, nullptr);
   }
 
 private:
+  const std::uint64_t number_;
   std::mutex guard_;
   checkpointer_actor who_;
 };
@@ -56,18 +76,20 @@ monitored monitor_of(const checkpoint_policy& policy, const metrics& logged) {
   return found == logged.end() ? monitored{} : monitored{true, found->second};
 }
 
-// Why the format, which may be a user's own, has failed. Called where its exception is caught.
-std::string reason_of_format() {
+// Why `part`, which may be a user's own, has failed. Called where its exception is caught.
+std::string reason_of(std::string_view part) {
   try {
     throw;
   } catch (const std::exception& error) {
     if (const std::string text = error.what(); !text.empty()) return text;
-    return "its checkpoint IO failed and gave no reason";
+    return fmt::format("{} failed and gave no reason", part);
   } catch (...) {
     const auto record = describe(std::current_exception());
-    return fmt::format("its checkpoint IO threw {}: {}", record.type, record.what);
+    return fmt::format("{} threw {}: {}", part, record.type, record.what);
   }
 }
+
+std::string reason_of_format() { return reason_of("its checkpoint IO"); }
 
 struct checkpointer_state {
   static constexpr const char* name = "checkpointer";
@@ -86,9 +108,11 @@ struct checkpointer_state {
   std::uint64_t open_ticket = 0;
   std::string retiring;   // the folder that the policy does not keep, on its way out
   bool removing = false;  // the operation in flight removes it
-  std::shared_ptr<addressee> waiting = std::make_shared<addressee>();
+  std::weak_ptr<awaited_operation> waiting;  // the newest one
 
-  ~checkpointer_state() { waiting->take(); }
+  ~checkpointer_state() {
+    if (const auto last = waiting.lock()) last->take();
+  }
 
   void offer(const write_checkpoint& m);
   void answered(const storage_answered& m);
@@ -155,12 +179,14 @@ void checkpointer_state::carry_out(const checkpointing::store& a) {
   if (const auto* renames = std::get_if<storage_ops::rename>(&a.what); renames && retires)
     retiring = renames->from;
   removing = retires && std::holds_alternative<storage_ops::remove>(a.what);
-  waiting->set(checkpointer_actor{self});
-  files->submit(port_operation(a.what), [to = waiting, number = a.number](storage_result result) {
-    if (const auto who = to->take())
-      caf::anon_send(
-          who, storage_answered{number, std::make_shared<const storage_answer>(std::move(result))});
-  });
+  auto now = std::make_shared<awaited_operation>(a.number, checkpointer_actor{self});
+  waiting = now;
+  try {
+    files->submit(port_operation(a.what),
+                  [now](storage_result result) { now->answer(std::move(result)); });
+  } catch (...) {
+    now->fail("storage::submit: " + reason_of("it"));
+  }
 }
 
 // What the format keeps elsewhere goes with its folder. Returns why it did not.

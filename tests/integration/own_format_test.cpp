@@ -1,5 +1,6 @@
 // Goal: a recipe can set its own checkpoint format in one place. A fit writes that format and a
-// later fit resumes from it. A checkpoint folder that cannot be made ends a fit at its start.
+// later fit resumes from it. A checkpoint folder that cannot be made ends a fit at its start. An
+// error of a storage of the program's own ends neither in silence nor in a hang.
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "tests/support/integer_learner.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -79,6 +80,25 @@ job saving_job(const std::filesystem::path& folder) {
   what.run_folder = folder.string();
   return what;
 }
+
+// The machine's files, and what is done with an operation in place of the real one.
+class own_storage : public storage {
+public:
+  using done_function = std::function<void(storage_result)>;
+  explicit own_storage(std::function<void(done_function)> instead) : instead_(std::move(instead)) {}
+  void submit(storage_op op, done_function done) override {
+    if (instead_) return instead_(std::move(done));
+    // The operation before this one is answered again, while this one waits.
+    const auto again = std::exchange(last_, done);
+    files_->submit(std::move(op), std::move(done));
+    if (again) again({std::make_error_code(std::errc::io_error), "a second answer", {}, {}});
+  }
+
+private:
+  std::function<void(done_function)> instead_;
+  std::shared_ptr<storage> files_ = local_ports().files;
+  done_function last_;
+};
 
 integer_options on_threads() {
   integer_options options;
@@ -164,6 +184,59 @@ TEST_CASE("checkpoints that the policy does not keep: the recipe's format remove
   if (format->fails)
     CHECK_THAT(second.late[0].what,
                Catch::Contains("the checkpoint IO has not removed it: the archive is closed"));
+}
+
+TEST_CASE("a storage that throws or drops an operation: the fit fails with the reason",
+          "[session]") {
+  using done = own_storage::done_function;
+  struct misdeed {
+    std::function<void(done)> how;
+    std::string why;
+  };
+  const auto [how, why] =
+      GENERATE(misdeed{[](done) { throw std::runtime_error("the archive is closed"); },
+                       "storage::submit: the archive is closed"},
+               misdeed{[](done) { throw 7; }, "storage::submit: it threw int"},
+               misdeed{[](done) {}, "dropped an operation without an answer"});
+  const temporary_folder folder;
+  auto world = local_ports();
+  world.files = std::make_shared<own_storage>(how);
+  session s{boost::asio::system_executor{}, world};
+  auto what = saving_job(folder.path() / "run");
+  what.recipe = std::make_shared<integer_recipe>(on_threads());
+  const auto end = s.run(what);
+  REQUIRE_FALSE(end.ok());
+  CHECK(end.failed_with->record.code == errc::checkpoint);
+  CHECK(end.failed_with->record.hook == "save_checkpoint");
+  CHECK_THAT(end.failed_with->record.what, Catch::Contains(why));
+}
+
+TEST_CASE("a storage that answers twice: the first answer counts", "[session]") {
+  const temporary_folder folder;
+  auto world = local_ports();
+  world.files = std::make_shared<own_storage>(nullptr);
+  session s{boost::asio::system_executor{}, world};
+  auto what = saving_job(folder.path() / "run");
+  what.recipe = std::make_shared<integer_recipe>(on_threads());
+  const auto end = s.run(what);
+  REQUIRE(end.ok());
+  CHECK(end.late.empty());
+  CHECK(step_of_checkpoint_folder(std::filesystem::path{end.last_checkpoint}.filename().string()) ==
+        end.loop.steps);
+}
+
+TEST_CASE("a job that writes checkpoints without a storage is refused", "[session]") {
+  const temporary_folder folder;
+  auto world = local_ports();
+  world.files = nullptr;
+  session s{boost::asio::system_executor{}, world};
+  auto what = saving_job(folder.path() / "run");
+  what.recipe = std::make_shared<integer_recipe>(on_threads());
+  const auto end = s.run(what);
+  REQUIRE_FALSE(end.ok());
+  CHECK_THAT(end.failed_with->record.what, Catch::Contains("ports::files is null"));
+  what.options.checkpoint.enabled = false;
+  CHECK(s.run(what).ok());
 }
 
 TEST_CASE("a fit fails at its start if its checkpoint folder cannot be made", "[session]") {
