@@ -198,7 +198,13 @@ void torch_learner::handle(const hooks::optimizer_zero_grad& h) {
 }
 
 void torch_learner::handle(const hooks::pre_backward&) {
-  if (output_.has_loss()) loss_ = strategy_->pre_backward(output_.loss());
+  if (!output_.has_loss()) return;
+  loss_ = strategy_->pre_backward(output_.loss());
+  if (!loss_.defined())
+    throw user_error(errc::job_failed,
+                     fmt::format("pre_backward of strategy \"{}\" or precision \"{}\" returned no "
+                                 "loss: return the one that it got, or another",
+                                 strategy_->name(), precision_->name()));
 }
 
 void torch_learner::handle(const hooks::on_before_backward&) {

@@ -229,7 +229,7 @@ std::unique_ptr<precision> make_precision(const precision_table& known, std::str
   auto found = known.find(name);
   if (found == known.end()) found = known.find(full_name(name));
   if (found != known.end()) {
-    if (auto made = found->second()) return made;
+    if (auto made = found->second ? found->second() : nullptr) return made;
     throw user_error(errc::bad_usage,
                      fmt::format("the factory of precision \"{}\" made none: return one", name));
   }

@@ -117,7 +117,14 @@ void strategy::connect(std::shared_ptr<troupe::module> which) {
 
 void strategy::setup_environment() {
   const auto& e = *parts_.environment;
-  if (e.rank() == parts_.about.rank && e.world() == parts_.about.world) return;
+  if (e.rank() == parts_.about.rank && e.world() == parts_.about.world) {
+    if (e.local_rank() >= 0 && e.local_rank() < e.world()) return;
+    throw user_error(
+        errc::membership,
+        fmt::format("the {} environment says local rank {} in a world of {}: it counts "
+                    "the ranks of a host from 0, and local rank 0 prepares the data",
+                    e.name(), e.local_rank(), e.world()));
+  }
   throw user_error(
       errc::membership,
       fmt::format("the {} environment says rank {} of {}, the job rank {} of {}: start "
@@ -375,7 +382,8 @@ std::unique_ptr<strategy> make_strategy(const strategy_table& known, std::string
   const auto world = parts.about.world;
   if (name == "auto") name = world > 1 ? "data_parallel" : "single_device";
   check_strategy(known, name, world);
-  auto made = known.find(name)->second(std::move(parts));
+  const auto& make = known.find(name)->second;
+  auto made = make ? make(std::move(parts)) : nullptr;
   if (!made)
     throw user_error(errc::bad_usage,
                      fmt::format("the factory of strategy \"{}\" made none: return one", name));

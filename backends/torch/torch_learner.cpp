@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 
 #include "backends/torch/module_state.hpp"
 #include "troupe/accelerator.hpp"
@@ -117,7 +118,15 @@ void check_precision(const precision& numbers, const optimizers& all) {
 
 }  // namespace
 
+namespace {
+
+// Guards the beginning and the end of a module's use by a rank.
+std::mutex attaching;
+
+}  // namespace
+
 torch_learner::~torch_learner() {
+  const std::lock_guard lock{attaching};
   if (module_) module_->attach(nullptr);
 }
 
@@ -195,7 +204,16 @@ void torch_learner::handle(const hooks::connect&) {
   }
   if (!module_)
     throw user_error(errc::job_failed, "the module factory made no module: return one per call");
-  module_->attach(this);
+  {
+    const std::lock_guard lock{attaching};
+    if (const auto* of = module_->strategy_in_use(); of && of != strategy_.get()) {
+      module_ = nullptr;
+      throw user_error(errc::job_failed,
+                       "the module factory made a module that another rank trains: make a new one "
+                       "in each call");
+    }
+    module_->attach(this);
+  }
   strategy_->connect(module_);
 }
 

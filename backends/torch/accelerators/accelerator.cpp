@@ -180,11 +180,25 @@ device_memory accelerator::memory(c10::Device device) const {
 
 namespace {
 
+// Ranks look an accelerator up by its own name.
+accelerator_ptr made(const std::string& name, const accelerator_factory& make) {
+  auto one = make ? make() : nullptr;
+  if (!one)
+    throw user_error(errc::bad_usage,
+                     fmt::format("the factory of accelerator \"{}\" made none: return one", name));
+  if (one->name() != name)
+    throw user_error(errc::bad_usage,
+                     fmt::format("the accelerator \"{}\" says that its name is \"{}\": give "
+                                 "torch_plugins::accelerators the name that accelerator::name has",
+                                 name, one->name()));
+  return one;
+}
+
 accelerator_ptr preferred(const accelerator_table& known, const device_choice& devices,
                           std::int32_t ranks) {
   std::vector<accelerator_ptr> found;
   for (const auto& [name, make] : known)
-    if (auto one = make(); one->preference() >= 0 && one->unusable().empty())
+    if (auto one = made(name, make); one->preference() >= 0 && one->unusable().empty())
       found.push_back(std::move(one));
   std::ranges::stable_sort(found, std::ranges::greater{},
                            [](const auto& one) { return one->preference(); });
@@ -209,7 +223,7 @@ chosen_devices choose_devices(const accelerator_table& known, const trainer_opti
   if (name == to_string(accelerator_kind::automatic)) {
     chosen.kind = preferred(known, options.devices, ranks);
   } else if (const auto found = known.find(name); found != known.end()) {
-    chosen.kind = found->second();
+    chosen.kind = made(found->first, found->second);
   } else {
     std::vector<std::string_view> names{to_string(accelerator_kind::automatic)};
     for (const auto& [other, make] : known) names.push_back(other);
@@ -221,6 +235,11 @@ chosen_devices choose_devices(const accelerator_table& known, const trainer_opti
     refuse(fmt::format("accelerator = \"{}\" cannot be used here: {}", name, why));
   check_autocast(*chosen.kind, options.precision.name);
   chosen.devices = chosen.kind->parse(options.devices, ranks);
+  if (chosen.devices.empty())
+    refuse(
+        fmt::format("accelerator = \"{}\": its parse returned no device; return one for each "
+                    "rank of this host, or throw the reason",
+                    chosen.kind->name()));
   const auto shards = options.elastic.shards.value_or(0);
   if (ranks > 0 && shards > ranks && dynamic_cast<const module_creation*>(chosen.kind.get()))
     refuse(

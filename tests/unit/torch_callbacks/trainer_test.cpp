@@ -504,3 +504,43 @@ TEST_CASE("a data module with a null dataset is refused by its place", "[session
   CHECK_THAT(ended.failed_with->record.what,
              Catch::Contains("dataset 1 for validate is null: leave it out"));
 }
+
+TEST_CASE("a factory that gives two ranks the same module: the fit is refused, one rank trains it",
+          "[session]") {
+  const auto one = std::make_shared<regression>(regression_choices{});
+  session s{boost::asio::system_executor{}};
+  job what;
+  what.recipe = make_recipe([=] { return one; }, std::make_shared<table_data>(40));
+  what.options.max_epochs = 1;
+  what.options.ranks = 2;
+  const auto shared = s.run(what);
+  REQUIRE_FALSE(shared.ok());
+  CHECK_THAT(shared.failed_with->record.what, Catch::Contains("a module that another rank trains"));
+  what.options.ranks = 1;
+  for (int fit = 0; fit < 2; ++fit) CHECK(s.run(what).ok());
+}
+
+TEST_CASE("a precision that returns no loss, an environment with an impossible local rank: refused",
+          "[session]") {
+  struct no_loss : precision {
+    at::Tensor pre_backward(const at::Tensor&) override { return {}; }
+  };
+  struct from_one : local_environment {
+    using local_environment::local_environment;
+    std::int32_t local_rank() const override { return rank() + 1; }
+  };
+  const auto why = [](const torch_plugins& plugins, trainer_options options) {
+    const auto ended = trainer{std::move(options)}.fit<regression>(
+        plugins, data_ptr{std::make_shared<table_data>(16)});
+    return ended.failed_with ? ended.failed_with->record.what : "nothing";
+  };
+  torch_plugins plugins;
+  plugins.precisions["none"] = [] { return std::make_unique<no_loss>(); };
+  auto options = quick(2, 4, 1);
+  options.precision = own_name{"none"};
+  CHECK_THAT(why(plugins, options), Catch::Contains("returned no loss"));
+  plugins.environment = [](const learner_context& about) {
+    return std::make_shared<from_one>(about.rank, about.world);
+  };
+  CHECK_THAT(why(plugins, quick(2, 4, 1)), Catch::Contains("says local rank 2 in a world of 2"));
+}

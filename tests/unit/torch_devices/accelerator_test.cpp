@@ -13,9 +13,13 @@ namespace {
 /// Some devices without any function.
 class some_devices : public accelerator {
 public:
-  some_devices(std::int32_t count, int preference, std::string why_not = {})
-      : count_(count), preference_(preference), why_not_(std::move(why_not)) {}
-  std::string_view name() const override { return "some"; }
+  some_devices(std::int32_t count, int preference, std::string why_not = {},
+               std::string name = "some")
+      : count_(count),
+        preference_(preference),
+        why_not_(std::move(why_not)),
+        name_(std::move(name)) {}
+  std::string_view name() const override { return name_; }
   c10::DeviceType type() const override { return c10::kMeta; }
   std::string unusable() const override { return why_not_; }
   std::int32_t count() const override { return count_; }
@@ -25,11 +29,12 @@ private:
   std::int32_t count_;
   int preference_;
   std::string why_not_;
+  std::string name_;
 };
 
 accelerator_table with(std::int32_t count, int preference, const std::string& why_not = {}) {
   auto table = default_accelerators();
-  table["cuda"] = [] { return std::make_shared<some_devices>(0, 10, "no driver"); };
+  table["cuda"] = [] { return std::make_shared<some_devices>(0, 10, "no driver", "cuda"); };
   table["some"] = [=] { return std::make_shared<some_devices>(count, preference, why_not); };
   return table;
 }
@@ -104,6 +109,35 @@ TEST_CASE("auto takes the accelerator that has a device for each rank", "[accele
   CHECK(indices(listed.devices) == std::vector{2});
 }
 
+TEST_CASE("an accelerator of the program's own that cannot be meant: the error says how",
+          "[accelerator]") {
+  struct no_device : some_devices {
+    using some_devices::some_devices;
+    std::vector<c10::Device> parse(const device_choice&, std::int32_t) const override { return {}; }
+  };
+  const auto refused = [](accelerator_factory make, const std::string& chosen) -> std::string {
+    auto table = default_accelerators();
+    table["mine"] = std::move(make);
+    try {
+      choose_devices(table, on(chosen), 2);
+    } catch (const user_error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  for (const std::string chosen : {"mine", "auto"}) {
+    CAPTURE(chosen);
+    CHECK_THAT(refused([] { return accelerator_ptr{}; }, chosen),
+               Catch::Contains("the factory of accelerator \"mine\" made none"));
+    CHECK_THAT(refused({}, chosen),
+               Catch::Contains("the factory of accelerator \"mine\" made none"));
+    CHECK_THAT(refused([] { return std::make_shared<some_devices>(2, 99, "", "cpu"); }, chosen),
+               Catch::Contains("the accelerator \"mine\" says that its name is \"cpu\""));
+    CHECK_THAT(refused([] { return std::make_shared<no_device>(2, 99, "", "mine"); }, chosen),
+               Catch::Contains("its parse returned no device"));
+  }
+}
+
 TEST_CASE("an accelerator that is unknown or unusable: the error says so", "[accelerator]") {
   CHECK_THROWS_WITH(choose_devices(with(3, 5), on("sum"), 1),
                     Catch::Contains("use one of auto, cpu, cuda, lazy, some"));
@@ -115,7 +149,7 @@ TEST_CASE("mixed precision on devices without autocast is refused, by each of it
           "[accelerator]") {
   const auto with_precision = [](trainer_options options, const char* name) {
     options.precision = own_name{name};
-    return choose_devices(with(3, 5), options, 1).kind->name();
+    return std::string{choose_devices(with(3, 5), options, 1).kind->name()};
   };
   for (const auto* name : {"16-mixed", "16", "bf16-mixed", "bf16"}) {
     CAPTURE(name);
@@ -130,7 +164,7 @@ TEST_CASE("mixed precision on devices without autocast is refused, by each of it
 
 TEST_CASE("a kind of device that no plug-in has brought to LibTorch is refused", "[accelerator]") {
   struct of_xla : some_devices {
-    of_xla() : some_devices(1, 0) {}
+    of_xla() : some_devices(1, 0, {}, "xla") {}
     c10::DeviceType type() const override { return c10::DeviceType::XLA; }
     std::string unusable() const override { return accelerator::unusable(); }
   };

@@ -519,8 +519,13 @@ TEST_CASE("a spawned function gets its rank and its arguments and can use collec
 
 TEST_CASE("a factory that makes no strategy or no precision is refused by its name") {
   torch_plugins plugins;
-  plugins.strategies["mine"] = [](strategy_parts) { return nullptr; };
-  plugins.precisions["mine"] = [] { return nullptr; };
+  if (GENERATE(false, true)) {  // else the functions are empty
+    plugins.strategies["mine"] = [](strategy_parts) { return nullptr; };
+    plugins.precisions["mine"] = [] { return nullptr; };
+  } else {
+    plugins.strategies["mine"] = nullptr;
+    plugins.precisions["mine"] = nullptr;
+  }
   CHECK_THROWS_WITH(make_strategy(plugins.strategies, "mine", {}),
                     Catch::Contains("the factory of strategy \"mine\" made none"));
   CHECK_THROWS_WITH(make_precision(plugins.precisions, "mine"),
