@@ -319,11 +319,17 @@ void add_simulate(const command& app, const context& around, const choose& chose
                        "repeat each run with other memory and addresses, and compare");
   const auto seconds =
       command.add("--seconds", f->seconds, "end after this many seconds of this machine");
-  const auto replay = command.add("--replay", f->replay, "run a case again").type_name("CASE");
+  const auto file = [](const std::string& path) {
+    return path.empty() ? std::string{"give the path of a file, not an empty text"} : std::string{};
+  };
+  const auto replay =
+      command.add("--replay", f->replay, "run a case again").type_name("CASE").check(file);
   command.add("--until", f->until, "stop before this event of it, under a debugger")
       .type_name("EVENT")
       .needs(replay);
-  command.add("--chart", f->chart, "write the last moments as a Mermaid diagram").type_name("FILE");
+  command.add("--chart", f->chart, "write the last moments as a Mermaid diagram")
+      .type_name("FILE")
+      .check(file);
   const auto shrink = command.add_flag("!--no-shrink", f->shrink, "leave violations as they are");
   // A case contains all of these.
   for (const auto& said : {ranks, steps, seed, seeds, payload, scheduler, faults, swarm, restarts,

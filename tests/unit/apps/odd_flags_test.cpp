@@ -42,6 +42,8 @@ TEST_CASE("flags that exclude each other or overflow are refused", "[program]") 
                  {{"simulate", "--until", "5"}, "--replay"},
                  {{"simulate", "--replay", "x.case", "--ranks", "3"}, "--ranks"},
                  {{"simulate", "--replay", "x.case", "--swarm"}, "--swarm"},
+                 {{"simulate", "--replay", ""}, "--replay: give the path of a file"},
+                 {{"simulate", "--chart", ""}, "--chart: give the path of a file"},
                  {{"simulate", "--ranks", "2147483647"}, "--ranks 2147483647: must be within"},
                  {{"simulate", "--steps", "9223372036854775807"}, "must be within 1 .. 1000000"},
                  {{"simulate", "--seed", "-1"}, "--seed: -1 is not a whole number"},
