@@ -35,12 +35,14 @@ struct hook : hook_types {
   template <hook_type H>
   hook(H one) : hook(hook_index<H>, &one) {}
 
-  // In hooks.cpp: a copy of a variant of so many types takes 5 s in each source that makes one.
+  /// As of the variant. Defined in a source: a copy of so many types takes 5 s to compile.
+  /// @{
   hook(const hook& other);
   hook(hook&& other) noexcept;
   hook& operator=(const hook& other);
   hook& operator=(hook&& other) noexcept;
   ~hook();
+  /// @}
 
   /// Whether it is one of `H...`.
   template <class... H>
