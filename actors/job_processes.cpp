@@ -249,6 +249,6 @@ std::shared_ptr<job_process> job_processes::at(std::int32_t number) const {
 
 const rendezvous_info& job_processes::meets() const { return meets_; }
 
-bool job_processes::children() const { return !descriptors_.empty(); }
+bool job_processes::children() const { return launcher_->replaces(); }
 
 }  // namespace troupe

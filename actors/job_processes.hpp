@@ -73,8 +73,8 @@ private:
   std::shared_ptr<entropy> random_;
   std::shared_ptr<rank_launcher> launcher_;
   std::shared_ptr<const rendezvous> place_;
-  rendezvous_info meets_;         // of place_, as descriptors_
-  std::vector<int> descriptors_;  // empty: processes of mpirun
+  rendezvous_info meets_;  // of place_, as descriptors_
+  std::vector<int> descriptors_;
   recipe_ptr recipe_;
   warm_up needs_;
   std::shared_ptr<trace_queue> trace_;

@@ -94,6 +94,8 @@ public:
   /// Does not block. Throws user_error when the process has no descriptor left. If the start fails
   /// for another reason, `ended` is called with it.
   virtual std::unique_ptr<rank_process> start(process_start what, process_sink sink) = 0;
+  /// Whether a new process can take the place of one that has ended, and one can be killed alone.
+  virtual bool replaces() const { return true; }
   /// False: all runs in one thread (a simulation), so nothing may wait.
   virtual bool has_threads() const { return true; }
 };

@@ -50,11 +50,7 @@ public:
   std::string_view name() const override { return "simulated"; }
   std::string unusable() const override { return {}; }
   std::shared_ptr<rendezvous> arrange(const rendezvous_options&) const override {
-    // Processes that inherit something can be replaced (job_processes::children).
-    class inherited : public rendezvous {
-      std::vector<int> descriptors() const override { return {0}; }
-    };
-    return std::make_shared<inherited>();
+    return std::make_shared<rendezvous>();
   }
   std::shared_ptr<communicator_backend> join(const std::string&,
                                              const std::vector<int>&) const override {

@@ -313,6 +313,7 @@ public:
     asio::post(table_->loop(), [h = table_.get(), life] { h->place(life); });
     return std::make_unique<held_life>(table_, std::move(life));
   }
+  bool replaces() const override { return false; }
 
 private:
   std::shared_ptr<slot_table> table_;

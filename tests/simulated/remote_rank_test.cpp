@@ -169,6 +169,7 @@ struct remote_ranks_script {
       here.rendezvous_kinds = {std::make_shared<shared_inproc>(together)};
       setup.world = here;
       setup.world.children = launcher;
+      setup.process_count = setup.what.options.ranks;
       setup.processes = std::make_shared<job_processes>(setup.world, setup.id, setup.what);
       setup.bring_rank = remote_ranks(setup.processes);
     };
@@ -272,6 +273,22 @@ TEST_CASE("process dies at any moment: its death is the first cause", "[simulate
     REQUIRE(far.script.in().actors() == 0);
   }
   CHECK(died > 100);
+}
+
+TEST_CASE("a rendezvous without descriptors: a process that dies is replaced", "[simulated]") {
+  remote_ranks_script far(1);
+  auto what = remote_ranks_script::integers(3);
+  what.options.elastic.max_restarts = 1;
+  bool dead = false;
+  const auto outcome = far.script.run(what, [&](std::uint64_t, const supervisor_actor&) {
+    if (dead || far.launcher->started.size() < 3) return;
+    dead = true;
+    far.launcher->started[1]->die();
+  });
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  CHECK(outcome.restarts == 1);
+  CHECK(far.launcher->started.size() == 4);
+  CHECK(integers_of(outcome.result) == expected_integers({}, 3, what.options, outcome.loop.steps));
 }
 
 TEST_CASE("process cannot be started: the failure names rank and reason", "[simulated]") {
