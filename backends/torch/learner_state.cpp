@@ -124,7 +124,13 @@ void torch_learner::save_point(const loop_state& loop) {
 
 void torch_learner::handle(const hooks::save_checkpoint& h) {
   auto saved = strategy_->save_checkpoint(take_snapshot(h.loop), {}, {});
-  if (strategy_->is_global_zero()) outcome_->snapshot = std::move(saved);
+  if (!strategy_->is_global_zero()) return;
+  if (!saved)
+    throw user_error(errc::checkpoint,
+                     fmt::format("save_checkpoint of strategy \"{}\" returned no state on rank 0: "
+                                 "return the one that it got, or one of its own",
+                                 strategy_->name()));
+  outcome_->snapshot = std::move(saved);
 }
 
 void torch_learner::save(const std::string& path, const value& storage_options) {

@@ -15,6 +15,7 @@
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/callbacks.hpp"
 #include "troupe/data.hpp"
+#include "troupe/data_parallel.hpp"
 #include "troupe/session.hpp"
 #include "troupe/trainer.hpp"
 
@@ -543,4 +544,24 @@ TEST_CASE("a precision that returns no loss, an environment with an impossible l
     return std::make_shared<from_one>(about.rank, about.world);
   };
   CHECK_THAT(why(plugins, quick(2, 4, 1)), Catch::Contains("says local rank 2 in a world of 2"));
+}
+
+TEST_CASE("a strategy that saves nothing on rank 0 fails the fit", "[session]") {
+  struct saves_nothing : data_parallel {
+    using data_parallel::data_parallel;
+    snapshot_ptr save_checkpoint(snapshot_ptr, const std::string&, const value&) override {
+      return nullptr;
+    }
+  };
+  const temporary_folder folder;
+  torch_plugins plugins;
+  plugins.strategies["nothing"] = [](strategy_parts parts) {
+    return std::make_unique<saves_nothing>(std::move(parts));
+  };
+  auto options = quick(2, 4, 3);
+  options.strategy = own_name{"nothing"};
+  const auto ended = trainer{options, {.run_folder = folder.path().string()}}.fit<regression>(
+      plugins, data_ptr{std::make_shared<table_data>(16)});
+  REQUIRE(ended.failed_with);
+  CHECK_THAT(ended.failed_with->record.what, Catch::Contains("returned no state on rank 0"));
 }

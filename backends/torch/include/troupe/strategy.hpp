@@ -314,7 +314,7 @@ public:
   virtual void load_optimizer_state(std::int32_t index, const troupe::optimizer_state& state);
   /// On all ranks; only rank 0's `what` holds a state.
   /// - Without a path: the job's policy wants a checkpoint. What rank 0 returns is written by the
-  ///   checkpointer, while training continues.
+  ///   checkpointer, while training continues. Null on rank 0 fails the fit.
   /// - With one: a module asked for it (module::save_checkpoint). Rank 0 writes `what` to this
   ///   folder, in the job's format, and all ranks return when it is durable. A module may call it
   ///   with a state of its own.
