@@ -109,8 +109,9 @@ public:
   virtual void settle_devices(trainer_options& options, std::int32_t ranks) const;
   /// Checks that a fit with `options` can start, and that it can resume `from`, which was read from
   /// `path`. Throws the user_error that a rank would throw, with what differs and the value to
-  /// give. Called before ranks start and before anything is written. May read data, and take as
-  /// long. The default accepts everything.
+  /// give. `troupe fit` calls it before ranks start and before anything is written; a session does
+  /// not, and leaves it to the ranks. May read data, and take as long. The default accepts
+  /// everything.
   virtual void check_fit(const trainer_options& options, const snapshot* from,
                          const std::string& path) const {
     (void)options, (void)from, (void)path;
