@@ -60,7 +60,7 @@ public:
   const rendezvous_info& meets() const;
   /// Where hooks of the processes are traced.
   const std::shared_ptr<trace_queue>& trace() const { return trace_; }
-  /// True if this process has started the processes as its children, so that it may kill one alone.
+  /// True if the launcher can kill one process alone and replace it (rank_launcher::replaces).
   /// False for processes of mpirun: their number is fixed, and a killed one ends the MPI of all.
   bool children() const;
 

@@ -35,10 +35,6 @@ std::chrono::nanoseconds monotonic_now() {
   return std::chrono::steady_clock::now().time_since_epoch();
 }
 
-}  // namespace
-
-namespace {
-
 void refuse_null(const void* one, std::string_view what) {
   if (!one)
     throw user_error(

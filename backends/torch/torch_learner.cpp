@@ -116,10 +116,6 @@ void check_precision(const precision& numbers, const optimizers& all) {
           fmt::format("precision {} cannot train with optimizer {}: {}", numbers.name(), i, why));
 }
 
-}  // namespace
-
-namespace {
-
 // Guards the beginning and the end of a module's use by a rank.
 std::mutex attaching;
 
