@@ -204,6 +204,7 @@ std::string_view name_of_field(std::string_view read) {
 
 template <class Fields>
 void read_fields(std::string_view rest, std::string_view line, Fields fields) {
+  std::vector<std::string_view> seen;
   while (!rest.empty()) {
     auto value = cut(rest, ' ');
     if (value.empty()) continue;
@@ -218,6 +219,9 @@ void read_fields(std::string_view rest, std::string_view line, Fields fields) {
       known = true;
     });
     if (!known) refuse(line, fmt::format("unknown field \"{}\"", wanted));
+    if (std::ranges::find(seen, wanted) != seen.end())
+      refuse(line, fmt::format("a second field \"{}\"", wanted));
+    seen.push_back(wanted);
   }
 }
 

@@ -122,6 +122,7 @@ TEST_CASE("an invalid case is refused with the line and the reason", "[case]") {
       {with("end\njob ranks=2"), "there is text after the line \"end\""},
       {with("jobs ranks=2"), "unknown line \"jobs\""},
       {with("job ranks=2 rank=3"), "unknown field \"rank\""},
+      {with("job ranks=2 steps=3 ranks=2"), "a second field \"ranks\""},
       {with("job ranks"), "\"ranks\" is not NAME=NUMBER"},
       {with("job ranks="), "\"\" is not a number"},
       {with("job ranks=two"), "\"two\" is not a number"},
