@@ -30,12 +30,22 @@ errc code_of(const std::exception& error) {
   return dynamic_cast<const internal_error*>(&error) ? errc::internal : errc::job_failed;
 }
 
+// A user's function: what() stands in for one that is null or throws.
+std::string text_by(exception_text text, const std::exception& error) {
+  if (!text) return error.what();
+  try {
+    return text(error);
+  } catch (...) {
+    return error.what();
+  }
+}
+
 using chain = std::vector<failure_cause>;  // outermost first
 
 errc collect(const std::exception_ptr& error, exception_text text, chain& into);
 
 errc collect(const std::exception& error, exception_text text, chain& into) {
-  into.push_back({exception_name(error), text(error)});
+  into.push_back({exception_name(error), text_by(text, error)});
   if (const auto* nested = dynamic_cast<const std::nested_exception*>(&error))
     collect(nested->nested_ptr(), text, into);
   return code_of(error);

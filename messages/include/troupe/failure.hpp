@@ -117,7 +117,8 @@ struct caught {
 std::shared_ptr<const caught> without_exception(failure what);
 
 /// Returns the text of an exception for its record. Needed for libraries whose what() holds more
-/// than the message (c10::Error adds the frames of the stack).
+/// than the message (c10::Error adds the frames of the stack). what() stands in for a function that
+/// is null or throws.
 using exception_text = std::string (*)(const std::exception& error);
 /// what().
 std::string what_of(const std::exception& error);

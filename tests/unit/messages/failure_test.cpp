@@ -47,6 +47,14 @@ TEST_CASE("an exception that is no std::exception is recorded by its type name",
   CHECK(describe(caught_from([] { throw 42; })).type == "int");
 }
 
+TEST_CASE("a text function that throws or is null: the record has the exception's own text",
+          "[messages]") {
+  const auto error = caught_from([] { throw std::runtime_error("disk full"); });
+  const auto throws = [](const std::exception&) -> std::string { throw 42; };
+  for (const exception_text text : {exception_text{throws}, exception_text{}})
+    CHECK(describe(error, text).what == "disk full");
+}
+
 TEST_CASE("generation_closed is recorded as a consequence of another failure", "[messages]") {
   CHECK(describe(caught_from([] { throw generation_closed("rank 1 failed"); })).follows);
 }
