@@ -134,6 +134,24 @@ void run_handler::pass(learner& who, std::span<const hook> hooks, std::uint32_t&
                                  handled, hooks.size()));
 }
 
+namespace {
+
+// A fit without a training loader would be finished after no step. The loader 0 reports all of its
+// stage.
+void check_loaders(const hook& h, const hook_outcome& outcome) {
+  if (!h.is<hooks::process_dataloader>()) return;
+  const auto asked = where(h).stage;
+  if (asked == stage::validate || where(h).dataloader > 0) return;  // a module may validate nothing
+  const auto is_it = [&](const loader_length& one) { return one.stage == asked; };
+  if (std::ranges::none_of(outcome.loaders, is_it))
+    throw user_error(errc::bad_usage,
+                     fmt::format("the learner reported no loader of the stage {}: add its length "
+                                 "to hook_outcome::loaders in process_dataloader",
+                                 to_string(asked)));
+}
+
+}  // namespace
+
 // False: the hook waits.
 bool run_handler::handle_one(learner& who, const hook& h, const closure& inner,
                              hook_outcome& into) {
@@ -145,6 +163,7 @@ bool run_handler::handle_one(learner& who, const hook& h, const closure& inner,
     throw user_error(errc::bad_usage,
                      "the learner returned a verdict that is not for single hooks: return proceed, "
                      "skip_epoch or waits; throw an exception if the hook has failed");
+  check_loaders(h, outcome);
   into.merge(std::move(outcome));
   return true;
 }

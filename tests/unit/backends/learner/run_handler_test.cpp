@@ -138,6 +138,26 @@ struct misusing final : learner {
   run_verdict word = run_verdict::proceed;
 };
 
+TEST_CASE("a learner that reports no loader of the stage: the failure names the stage", "[lane]") {
+  const auto verdict_of = [](stage s, std::int32_t dataloader = 0) {
+    misusing who;
+    hook_run run;
+    hooks::process_dataloader asked;
+    asked.at.stage = s;
+    asked.at.dataloader = dataloader;
+    run.hooks.emplace_back(asked);
+    auto answer = run_handler{{}, {}}.handle(who, run);
+    if (answer.failed_with)
+      CHECK_THAT(answer.failed_with->record.what,
+                 Catch::Contains("no loader of the stage " + std::string{to_string(s)}));
+    return answer.outcome.verdict;
+  };
+  CHECK(verdict_of(stage::train) == run_verdict::failed);
+  CHECK(verdict_of(stage::predict) == run_verdict::failed);
+  CHECK(verdict_of(stage::predict, 1) == run_verdict::proceed);  // the loader 0 reports all
+  CHECK(verdict_of(stage::validate) == run_verdict::proceed);
+}
+
 TEST_CASE("a learner that breaks its contract in a lane that can wait: the failure says how",
           "[lane]") {
   const auto failure_of = [](misusing who) {
