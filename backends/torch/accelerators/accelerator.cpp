@@ -63,10 +63,9 @@ void check_indices(const accelerator& kind, const std::vector<std::int32_t>& ind
   const auto there = kind.count();
   for (auto one = indices.begin(); one != indices.end(); ++one) {
     if (*one < 0 || *one >= there)
-      refuse(fmt::format("devices = [{}]: this host has {}{}; use --devices with {}",
-                         fmt::join(indices, ", "), count_of(there, kind.name()),
-                         there > 0 ? fmt::format(", numbered 0 to {}", there - 1) : "",
-                         "numbers of these"));
+      refuse(fmt::format(
+          "devices = [{}]: this host has {}, numbered 0 to {}; use --devices with numbers of these",
+          fmt::join(indices, ", "), count_of(there, kind.name()), there - 1));
     if (std::find(indices.begin(), one, *one) != one)
       refuse(
           fmt::format("devices = [{}] names {} twice, but each rank computes on a device of its "
@@ -94,6 +93,9 @@ std::int32_t accelerator::count() const {
 
 std::vector<c10::Device> accelerator::parse(const device_choice& which, std::int32_t ranks) const {
   const auto there = count();
+  if (there < 1)
+    refuse(fmt::format("accelerator = {}: this host has {}; use --accelerator {}", name(),
+                       count_of(std::max(there, 0), name()), to_string(accelerator_kind::cpu)));
   auto indices = which.indices;
   if (indices.empty()) {
     if (!which.count && ranks > there)

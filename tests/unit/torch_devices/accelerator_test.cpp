@@ -45,9 +45,9 @@ std::vector<int> indices(const std::vector<c10::Device>& devices) {
   return all;
 }
 
-std::string refusal(const device_choice& which, std::int32_t ranks) {
+std::string refusal(const device_choice& which, std::int32_t ranks, std::int32_t there = 3) {
   try {
-    some_devices{3, 0}.parse(which, ranks);
+    some_devices{there, 0}.parse(which, ranks);
   } catch (const user_error& error) {
     CHECK(error.code() == errc::device);
     return error.what();
@@ -98,6 +98,9 @@ TEST_CASE("devices that are missing or shared are refused with the fix", "[accel
   CHECK_THAT(refusal({.indices = {0, 3}}, 2), Catch::Contains("numbered 0 to 2"));
   CHECK_THAT(refusal({.indices = {-1}}, 1), Catch::Contains("numbered 0 to 2"));
   CHECK_THAT(refusal({.indices = {1, 1}}, 2), Catch::Contains("names 1 twice"));
+  for (const auto none : {0, -1})
+    CHECK(refusal({}, 2, none) ==
+          "accelerator = some: this host has 0 devices of some; use --accelerator cpu");
 }
 
 TEST_CASE("auto takes the accelerator that has a device for each rank", "[accelerator]") {
