@@ -2,6 +2,7 @@
 
 #include "actors/checkpoint_machine.hpp"
 #include "backends/checkpoint_facts.hpp"
+#include "backends/storage_path.hpp"
 #include "troupe/detail/coverage.hpp"
 #include "troupe/failure.hpp"
 
@@ -22,8 +23,8 @@ namespace {
 // destroyed without a call, the operation has failed.
 class awaited_operation {
 public:
-  awaited_operation(std::uint64_t number, checkpointer_actor who)
-      : number_(number), who_(std::move(who)) {}
+  awaited_operation(std::uint64_t number, std::string path, checkpointer_actor who)
+      : number_(number), path_(std::move(path)), who_(std::move(who)) {}
   ~awaited_operation() {
     fail(
         "the storage has dropped an operation without an answer: storage::submit must see to it "
@@ -33,6 +34,10 @@ public:
   awaited_operation& operator=(const awaited_operation&) = delete;
 
   void answer(storage_result result) {
+    if (!result.error)
+      result.text.clear();
+    else if (result.text.empty())
+      result.text = fmt::format("{}: {}", path_, result.error.message());
     if (const auto to = take())
       caf::anon_send(
           to, storage_answered{number_, std::make_shared<const storage_answer>(std::move(result))});
@@ -51,6 +56,7 @@ public:
 
 private:
   const std::uint64_t number_;
+  const std::string path_;
   std::mutex guard_;
   checkpointer_actor who_;
 };
@@ -179,11 +185,12 @@ void checkpointer_state::carry_out(const checkpointing::store& a) {
   if (const auto* renames = std::get_if<storage_ops::rename>(&a.what); renames && retires)
     retiring = renames->from;
   removing = retires && std::holds_alternative<storage_ops::remove>(a.what);
-  auto now = std::make_shared<awaited_operation>(a.number, checkpointer_actor{self});
+  auto op = port_operation(a.what);
+  auto now =
+      std::make_shared<awaited_operation>(a.number, storage_path(op), checkpointer_actor{self});
   waiting = now;
   try {
-    files->submit(port_operation(a.what),
-                  [now](storage_result result) { now->answer(std::move(result)); });
+    files->submit(std::move(op), [now](storage_result result) { now->answer(std::move(result)); });
   } catch (...) {
     now->fail("storage::submit: " + reason_of("it"));
   }
@@ -202,7 +209,7 @@ std::string checkpointer_state::remove_in_format(const std::string& folder) cons
 void checkpointer_state::answered(const storage_answered& m) {
   checkpointing::answered e;
   e.number = m.id;
-  e.text = m.what->error && m.what->text.empty() ? m.what->error.message() : m.what->text;
+  e.text = m.what->text;
   e.names = m.what->names;
   if (e.text.empty() && std::exchange(removing, false)) e.text = remove_in_format(retiring);
   if (m.what->bytes) {

@@ -1,6 +1,7 @@
 // The storage port's operations on the simulated disk, made of the same calls as in the real
 // adapter (backends/local/file_operations.cpp).
 #include "backends/simulated/disk.hpp"
+#include "backends/storage_path.hpp"
 
 #include <algorithm>
 #include <boost/container/small_vector.hpp>
@@ -377,25 +378,9 @@ struct simulated_disk::operations {
   }
 };
 
-namespace {
-
-// The path in the message of an injected error.
-std::string path_of(const storage_op& op) {
-  return std::visit(
-      [](const auto& x) {
-        if constexpr (requires { x.path; })
-          return x.path;
-        else
-          return x.to;
-      },
-      op);
-}
-
-}  // namespace
-
 storage_result simulated_disk::perform(const storage_op& op, const storage_fault& fault) {
   try {
-    if (fault.what == kind::error) throw refused{std::errc::io_error, path_of(op)};
+    if (fault.what == kind::error) throw refused{std::errc::io_error, storage_path(op)};
     return std::visit(operations{{*this, fault}}, op);
   } catch (const refused& r) {
     return answer_to(r);

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <functional>
 #include <mutex>
+#include <thread>
 
 #include "tests/support/catch.hpp"
 
@@ -88,6 +89,11 @@ public:
   explicit own_storage(std::function<void(done_function)> instead) : instead_(std::move(instead)) {}
   void submit(storage_op op, done_function done) override {
     if (instead_) return instead_(std::move(done));
+    // A text counts only with an error.
+    done = [done = std::move(done)](storage_result result) {
+      if (!result.error) result.text = "written";
+      done(std::move(result));
+    };
     // The operation before this one is answered again, while this one waits.
     const auto again = std::exchange(last_, done);
     files_->submit(std::move(op), std::move(done));
@@ -211,7 +217,26 @@ TEST_CASE("a storage that throws or drops an operation: the fit fails with the r
   CHECK_THAT(end.failed_with->record.what, Catch::Contains(why));
 }
 
-TEST_CASE("a storage that answers twice: the first answer counts", "[session]") {
+TEST_CASE("a storage's error without a text: the fit's failure names the path", "[session]") {
+  const temporary_folder folder;
+  auto world = local_ports();
+  world.files = std::make_shared<own_storage>([](own_storage::done_function done) {
+    std::thread{[done] {
+      done({std::make_error_code(std::errc::no_space_on_device), {}, {}, {}});
+    }}.join();
+  });
+  session s{boost::asio::system_executor{}, world};
+  auto what = saving_job(folder.path() / "run");
+  what.recipe = std::make_shared<integer_recipe>(on_threads());
+  const auto end = s.run(what);
+  REQUIRE_FALSE(end.ok());
+  CHECK_THAT(end.failed_with->record.what, Catch::Contains((folder.path() / "run").string()) &&
+                                               Catch::Contains("No space left on device"));
+}
+
+TEST_CASE(
+    "a storage that answers twice, and with texts that are no errors: its first answers count",
+    "[session]") {
   const temporary_folder folder;
   auto world = local_ports();
   world.files = std::make_shared<own_storage>(nullptr);
