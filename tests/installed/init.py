@@ -30,7 +30,7 @@ def main():
             assert "project(my_model_2 " in f.read()
         run("cmake", "--install", build, "--prefix", prefix, "--component", "development")
         run("cmake", "-G", "Ninja", "-S", project, "-B", tree, f"-DCMAKE_PREFIX_PATH={prefix}",
-            f"-DTROUPE_TORCH={torch}", "-DCMAKE_BUILD_TYPE=Debug")
+            f"-DTROUPE_TORCH={torch}", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-Og")
         run("cmake", "--build", tree)
         # 1024 samples by 2 ranks of 64: 8 steps in each of 20 epochs.
         train, trained = os.path.join(tree, "train"), os.path.join(folder, "trained")

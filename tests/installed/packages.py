@@ -52,7 +52,7 @@ troupe_service --help | grep -q -- --token-file
 test -s /usr/share/man/man1/troupe-fit.1 -a -s /usr/share/bash-completion/completions/troupe
 ! command -v systemd-analyze >/dev/null || systemd-analyze verify /lib/systemd/system/troupe.service
 troupe init own
-cmake -G Ninja -S own -B tree -DCMAKE_BUILD_TYPE=Debug >/dev/null
+cmake -G Ninja -S own -B tree -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-Og >/dev/null
 grep -q '^Troupe_DIR:PATH=/usr/lib/' tree/CMakeCache.txt
 cmake --build tree --target train >/dev/null
 tree/train fit --run-dir own_run --max-epochs 1 --set data.samples=256 --placement processes --progress never

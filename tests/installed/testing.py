@@ -17,7 +17,7 @@ def main():
         prefix, tree, user = (os.path.join(folder, name) for name in ("prefix", "tree", "user"))
         run("cmake", "--install", build, "--prefix", prefix, "--component", "development")
         shutil.copytree(os.path.join(source, "tests/installed/user_tests"), user)
-        settings = [f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_CXX_FLAGS=-O1"]
+        settings = [f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_CXX_FLAGS=-Og"]
         if torch:
             settings.append(f"-DTROUPE_TORCH={torch[0]}")
         run("cmake", "-G", "Ninja", "-S", user, "-B", tree, *settings)
