@@ -1,4 +1,5 @@
 // A service that trains: jobs as JSON over HTTP, with a live page. Built on the public headers.
+#include "apps/command_line/command_line.hpp"
 #include "apps/http/http_server.hpp"
 #include "apps/service/api.hpp"
 #include "apps/service/job_book.hpp"
@@ -9,7 +10,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 
@@ -28,10 +28,10 @@ using namespace troupe::program;
 struct flags {
   std::string folder = "service";
   std::string address = "127.0.0.1";
-  std::uint16_t port = 8080;
+  std::int64_t port = 8080;
   std::string token_file;
   tls_files tls;
-  std::size_t jobs = 4;
+  std::int64_t jobs = 4;
 };
 
 std::string token_in(const std::string& path) {
@@ -81,8 +81,9 @@ std::unique_ptr<http_server> served(asio::io_context& loop, const flags& all,
         errc::bad_configuration,
         "--certificate: this build has no OpenSSL; install libssl-dev and build again");
   try {
-    return std::make_unique<http_server>(loop, asio::ip::tcp::endpoint{at, all.port}, limits,
-                                         std::move(how), secure ? &all.tls : nullptr);
+    return std::make_unique<http_server>(
+        loop, asio::ip::tcp::endpoint{at, static_cast<std::uint16_t>(all.port)}, limits,
+        std::move(how), secure ? &all.tls : nullptr);
   } catch (const std::system_error& error) {
     throw user_error(errc::bad_configuration,
                      fmt::format("cannot serve on {} port {}: {}; see --address, --port, "
@@ -99,7 +100,7 @@ void run(const flags& all) {
                      fmt::format("--address {} is no IP address", all.address));
   const auto who = access_of(all, at);
   asio::io_context loop{1};
-  service::job_book jobs{loop, all.folder, all.jobs};
+  service::job_book jobs{loop, all.folder, static_cast<std::size_t>(all.jobs)};
   auto server =
       served(loop, all, at, [&](const http_request& asked) { return answer(asked, jobs, who); });
   asio::signal_set signals{loop, SIGINT, SIGTERM};
@@ -118,25 +119,35 @@ void run(const flags& all) {
   server.reset();
 }
 
-std::optional<int> read(flags& all, int count, char** arguments) {
-  CLI::App app{"Trains jobs that clients start over HTTP.", "troupe_service"};
-  app.add_option("--folder", all.folder, "the jobs' folder (service)");
-  app.add_option("--address", all.address, "the address to listen on (127.0.0.1)");
-  app.add_option("--port", all.port, "the port; 0: any that is free (8080)");
-  app.add_option("--token-file", all.token_file, "the file with the token that clients send");
-  auto* certificate = app.add_option("--certificate", all.tls.certificate,
-                                     "PEM file of a certificate and its chain: serves TLS");
-  auto* key = app.add_option("--key", all.tls.key, "PEM file of its key");
-  certificate->needs(key);
-  key->needs(certificate);
-  app.add_option("--jobs", all.jobs, "jobs that run at a time (4)")->check(CLI::Range(1, 1000));
-  try {
-    app.parse(count, arguments);
-  } catch (const CLI::ParseError& error) {
-    const auto code = app.exit(error);
-    return code == 0 ? 0 : static_cast<int>(errc::bad_usage);
-  }
-  return std::nullopt;
+void within(std::string_view flag, std::int64_t given, std::int64_t least, std::int64_t most) {
+  if (given < least || given > most)
+    throw user_error(errc::bad_usage,
+                     fmt::format("{} {}: from {} to {}", flag, given, least, most));
+}
+
+// Returns the text for --help or --version.
+std::optional<std::string> read(flags& all, std::vector<std::string> arguments) {
+  command_line line{{.name = "troupe_service",
+                     .about = "Trains jobs that clients start over HTTP.",
+                     .footer = "",
+                     .version = "troupe_service " TROUPE_VERSION}};
+  const auto top = line.top();
+  top.add("--folder", all.folder, "the jobs' folder (service)").type_name("DIR");
+  top.add("--address", all.address, "the address to listen on (127.0.0.1)").type_name("IP");
+  top.add("--port", all.port, "the port; 0: any that is free (8080)").type_name("N");
+  top.add("--token-file", all.token_file, "the file with the token that clients send")
+      .type_name("FILE");
+  const auto certificate = top.add("--certificate", all.tls.certificate,
+                                   "PEM file of a certificate and its chain: serves TLS")
+                               .type_name("FILE");
+  const auto key = top.add("--key", all.tls.key, "PEM file of its key").type_name("FILE");
+  certificate.needs(key);
+  key.needs(certificate);
+  top.add("--jobs", all.jobs, "jobs that run at a time (4)").type_name("N");
+  auto asked_for = line.read(std::move(arguments));
+  within("--port", all.port, 0, 65535);
+  within("--jobs", all.jobs, 1, 1000);
+  return asked_for;
 }
 
 }  // namespace
@@ -146,10 +157,11 @@ int main(int count, char** arguments) {
     return service::recipe_of(service::learning_of(nlohmann::json::parse(request)));
   };
   if (const auto code = troupe::run_rank_if_child(count, arguments, recipe)) ::_exit(*code);
-  flags all;
-  if (const auto code = read(all, count, arguments)) return *code;
   try {
-    run(all);
+    flags all;
+    const auto asked_for = read(all, {arguments + 1, arguments + count});
+    if (!asked_for) run(all);
+    fmt::print("{}", asked_for.value_or(""));
   } catch (const user_error& error) {
     fmt::print(stderr, "error: {}\n", error.what());
     return static_cast<int>(error.code());

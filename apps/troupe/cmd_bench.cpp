@@ -1,5 +1,5 @@
 #include "apps/troupe/cmd_bench.hpp"
-#include "apps/troupe/command_line.hpp"
+#include "apps/command_line/command_line.hpp"
 
 namespace troupe::program {
 

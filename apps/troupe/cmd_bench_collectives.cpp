@@ -1,9 +1,9 @@
 #include "apps/bench/collectives.hpp"
 #include "apps/bench/processes.hpp"
+#include "apps/command_line/command_line.hpp"
+#include "apps/command_line/suggestion.hpp"
 #include "apps/troupe/build_facts.hpp"
 #include "apps/troupe/cmd_bench.hpp"
-#include "apps/troupe/command_line.hpp"
-#include "apps/troupe/suggestion.hpp"
 #include "backends/tcp/tcp.hpp"
 #include "troupe/failure.hpp"
 

@@ -1,6 +1,6 @@
 #include "apps/bench/control_text.hpp"
+#include "apps/command_line/command_line.hpp"
 #include "apps/troupe/cmd_bench.hpp"
-#include "apps/troupe/command_line.hpp"
 
 #include <memory>
 

@@ -1,9 +1,9 @@
 #include "apps/bench/fit.hpp"
 #include "apps/troupe/cmd_bench.hpp"
-#include "apps/troupe/command_line.hpp"
 #include "apps/troupe/exit_status.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
+#include "apps/troupe/setting_flags.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>

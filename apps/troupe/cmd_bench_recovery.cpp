@@ -1,7 +1,7 @@
 #include "apps/bench/recovery.hpp"
 #include "apps/bench/timing.hpp"
+#include "apps/command_line/command_line.hpp"
 #include "apps/troupe/cmd_bench.hpp"
-#include "apps/troupe/command_line.hpp"
 #include "apps/troupe/recipe_text.hpp"
 #include "troupe/failure.hpp"
 

@@ -1,5 +1,5 @@
 #include "actors/deciders.hpp"
-#include "apps/troupe/command_line.hpp"
+#include "apps/command_line/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/output_file.hpp"

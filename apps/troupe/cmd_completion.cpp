@@ -1,7 +1,7 @@
-#include "apps/troupe/command_line.hpp"
+#include "apps/command_line/command_line.hpp"
+#include "apps/command_line/manual.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/completion.hpp"
-#include "apps/troupe/manual.hpp"
 #include "apps/troupe/output_file.hpp"
 #include "troupe/failure.hpp"
 

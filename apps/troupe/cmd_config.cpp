@@ -1,7 +1,7 @@
-#include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/config_text.hpp"
 #include "apps/troupe/exit_code.hpp"
+#include "apps/troupe/setting_flags.hpp"
 #include "troupe/failure.hpp"
 
 #include <nlohmann/json.hpp>

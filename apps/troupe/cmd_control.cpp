@@ -1,4 +1,4 @@
-#include "apps/troupe/command_line.hpp"
+#include "apps/command_line/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/control_socket.hpp"
 #include "apps/troupe/run_folder.hpp"

@@ -1,6 +1,6 @@
 #include "apps/troupe/cmd_init.hpp"
 
-#include "apps/troupe/command_line.hpp"
+#include "apps/command_line/command_line.hpp"
 #include "apps/troupe/output_file.hpp"
 #include "apps/troupe/project_files.hpp"
 #include "apps/troupe/replaced.hpp"

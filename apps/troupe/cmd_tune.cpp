@@ -1,9 +1,9 @@
-#include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/exit_status.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
 #include "apps/troupe/mpirun.hpp"
+#include "apps/troupe/setting_flags.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -87,6 +87,30 @@ private:
 
 std::string joined(const texts& lines) { return fmt::format("{}", fmt::join(lines, "\n")); }
 
+// What can stand in place of a value, as its shape says.
+struct value_facts {
+  texts words;           // `torch`, `safetensors`
+  bool files = false;    // FILE, FILE.toml, PATH: a file or a folder
+  bool folders = false;  // DIR, RUN_DIR
+  bool keys = false;     // KEY=VALUE of a setting
+};
+
+value_facts values_of(const std::string& shape) {
+  value_facts what;
+  for (const auto& part : split(shape, '|')) {
+    if (part.starts_with("FILE") || part == "PATH")
+      what.files = true;
+    else if (part == "DIR" || part == "RUN_DIR")
+      what.folders = true;
+    else if (part == "KEY=VALUE")
+      what.keys = true;
+    else if (!part.empty() && !std::isupper(static_cast<unsigned char>(part.front())) &&
+             part.find_first_of(" .<") == std::string::npos)
+      what.words.push_back(part);
+  }
+  return what;
+}
+
 // `@files`, `@folders`, `@keys` and words; `@none` for a value of another kind.
 std::string value_lines(const std::string& shape) {
   if (shape.empty()) return {};
@@ -343,22 +367,6 @@ std::string fish_script(const command_facts& top, const schema& all) {
 }
 
 }  // namespace
-
-value_facts values_of(const std::string& shape) {
-  value_facts what;
-  for (const auto& part : split(shape, '|')) {
-    if (part.starts_with("FILE") || part == "PATH")
-      what.files = true;
-    else if (part == "DIR" || part == "RUN_DIR")
-      what.folders = true;
-    else if (part == "KEY=VALUE")
-      what.keys = true;
-    else if (!part.empty() && !std::isupper(static_cast<unsigned char>(part.front())) &&
-             part.find_first_of(" .<") == std::string::npos)
-      what.words.push_back(part);
-  }
-  return what;
-}
 
 std::string completion_script(shell of, const command_facts& top, const schema& all) {
   const std::string_view name = of == shell::bash ? "bash" : of == shell::zsh ? "zsh" : "fish";

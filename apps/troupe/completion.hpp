@@ -1,7 +1,7 @@
 // Completion scripts of shells. Pure functions. The scripts do not start the program.
 #pragma once
 
-#include "apps/troupe/command_facts.hpp"
+#include "apps/command_line/command_facts.hpp"
 #include "apps/troupe/schema.hpp"
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "apps/troupe/fault_spec.hpp"
 
-#include "apps/troupe/suggestion.hpp"
+#include "apps/command_line/suggestion.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>

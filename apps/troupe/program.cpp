@@ -3,10 +3,10 @@
 #include "apps/troupe/build_facts.hpp"
 #include "apps/troupe/cmd_fit.hpp"
 #include "apps/troupe/cmd_init.hpp"
-#include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/exit_code.hpp"
 #include "apps/troupe/replaced.hpp"
+#include "apps/troupe/setting_flags.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
@@ -70,7 +70,7 @@ class call {
 public:
   explicit call(const context& around)
       : around_(around), schema_(schema_of(around.learning)), line_(texts_of(around)) {
-    const auto top = line_.top();
+    const auto top = line_.top().require_command();
     const choose chosen = [this](action what) { action_ = std::move(what); };
     add_fit(top, stage::train, "fit", "trains a model, then tests it", chosen);
     add_fit(top, stage::validate, "validate", "validates a run's or a checkpoint's weights",

@@ -1,6 +1,6 @@
 #include "apps/troupe/settings.hpp"
 
-#include "apps/troupe/suggestion.hpp"
+#include "apps/command_line/suggestion.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,6 +1,6 @@
 #include "apps/troupe/settings_sources.hpp"
 
-#include "apps/troupe/suggestion.hpp"
+#include "apps/command_line/suggestion.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>

@@ -119,7 +119,7 @@ function(troupe_library name)
     target_include_directories(${name} INTERFACE $<INSTALL_INTERFACE:include/troupe/detail>)
   endif()
   # Of the programs' libraries those that troupe::main needs.
-  if(folder MATCHES "^apps/(testing|bench|http|troupe)" OR NOT folder MATCHES "^(apps|tests)/")
+  if(folder MATCHES "^apps/(testing|bench|command_line|http|troupe)" OR NOT folder MATCHES "^(apps|tests)/")
     install(TARGETS ${name} EXPORT troupe_targets COMPONENT development)
     set_property(GLOBAL APPEND PROPERTY TROUPE_INSTALLED ${name})
   endif()

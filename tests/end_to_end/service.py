@@ -301,6 +301,29 @@ def story_a_token_is_asked_for(folder):
     check_in("--token-file", public.stderr)
 
 
+def story_flags_are_read_as_those_of_troupe(folder):
+    def said(*flags):
+        done = subprocess.run([SERVICE, *flags], capture_output=True, text=True, check=False, cwd=folder)
+        return done.returncode, done.stdout, done.stderr
+
+    for flags, why in ((["--prot", "80"], 'unknown flag "--prot"; did you mean "--port"?'),
+                       (["serve"], 'unknown argument "serve"'),
+                       (["--port", "65536"], "--port 65536: from 0 to 65535"),
+                       (["--jobs", "0"], "--jobs 0: from 1 to 1000"),
+                       (["--token_file", "missing"], "--token-file missing"),
+                       (["--key", "key.pem"], "--certificate")):
+        code, out, error = said(*flags)
+        check_in(why, error)
+        check_equal((code, out), (3 if "missing" in flags else 2, ""))
+    code, out, error = said("--version")
+    check_equal((code, out.split()[0], error), (0, "troupe_service", ""))
+    code, out, error = said("--help")
+    check_equal((code, error), (0, ""))
+    for flag in ("--folder DIR", "--address IP", "--port N", "--token-file FILE", "--certificate FILE", "--jobs N"):
+        check_in(flag, out)
+    check_equal(os.listdir(folder), [])
+
+
 def story_tls(folder):
     if not shutil.which("openssl"):
         print("SKIPPED  story_tls: there is no openssl to make a certificate")

@@ -133,7 +133,7 @@ def layers(tree):
                 yield Finding(path, line, f"a public header, or what it needs, must not need {what}")
             elif top(path) == "actors" and re.match(r"backends/(?!include/|determinism/).*/", what):
                 yield Finding(path, line, f"actors see ports, never an adapter's folder: {what}")
-            elif path.startswith(AS_USERS) and not what.startswith((*AS_USERS, "apps/http/")) \
+            elif path.startswith(AS_USERS) and not what.startswith((*AS_USERS, "apps/http/", "apps/command_line/")) \
                     and (what not in tree.public.values() or "/troupe/detail/" in what):
                 yield Finding(path, line, f"programs as users write them see public headers, not {what}")
 

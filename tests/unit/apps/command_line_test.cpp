@@ -1,6 +1,6 @@
 // Goal: each setting has its flag, both spellings of a flag work, and the error for an unknown flag
 // suggests the most similar one.
-#include "apps/troupe/command_line.hpp"
+#include "apps/troupe/setting_flags.hpp"
 #include "tests/unit/apps/small_schema.hpp"
 #include "troupe/failure.hpp"
 
@@ -16,7 +16,7 @@ namespace {
 resolution fit(std::vector<std::string> arguments) {
   command_line line{{.name = "troupe", .about = "", .footer = "", .version = ""}};
   setting_flags flags;
-  flags.add(line.top().add_command("fit", "train"), table());
+  flags.add(line.top().require_command().add_command("fit", "train"), table());
   arguments.insert(arguments.begin(), "fit");
   const auto asked_for = line.read(std::move(arguments));  // throws: CHECK would catch that
   CHECK_FALSE(asked_for);

@@ -1,9 +1,9 @@
 // Goal: settings have the right precedence, types, ranges and suggestions. The JSON schema and the
 // printed configuration agree with the table of settings.
+#include "apps/command_line/suggestion.hpp"
 #include "apps/troupe/config_text.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/settings_sources.hpp"
-#include "apps/troupe/suggestion.hpp"
 #include "backends/telemetry/line_file.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/apps/small_schema.hpp"

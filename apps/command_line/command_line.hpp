@@ -1,12 +1,10 @@
-// The program's commands and flags. Only command_line.cpp includes CLI11, and it replaces CLI11's
-// error texts and exit codes with the program's.
+// The commands and flags of a program. Only command_line.cpp includes CLI11, and it replaces
+// CLI11's error texts and exit codes with Troupe's.
 #pragma once
 
-#include "apps/troupe/command_facts.hpp"
-#include "apps/troupe/manual.hpp"
-#include "apps/troupe/settings_sources.hpp"
+#include "apps/command_line/command_facts.hpp"
+#include "apps/command_line/manual.hpp"
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -31,6 +29,12 @@ public:
   option check(std::function<std::string(const std::string&)> problem) const;
   /// Several values in one text, divided by `mark`.
   option delimiter(char mark) const;
+  /// One value each time that the flag is given.
+  option one_value() const;
+  /// Of the values of a repeated flag the last one counts.
+  option last_counts() const;
+  /// The value may be left out, and then is `text`.
+  option or_alone(const std::string& text) const;
   option excludes(option other) const;
   option needs(option other) const;
 
@@ -51,12 +55,14 @@ public:
   template <class T>
   option add(const std::string& name, T& value, const std::string& about) const;
   option add_flag(const std::string& name, bool& value, const std::string& about) const;
+  /// `--flag,!--no-flag`: `texts` gets a `true` or `false` each time that one of them is given.
+  option add_switch(const std::string& names, std::vector<std::string>& texts,
+                    const std::string& about) const;
   /// Calls `act` if the command is on the command line, after all flags were read.
   void on_chosen(std::function<void()> act) const;
 
 private:
   friend class command_line;
-  friend class setting_flags;
   explicit command(CLI::App* of) : app_(of) {}
   CLI::App* app_;
 };
@@ -64,7 +70,7 @@ private:
 /// `--max_epochs=3` as `--max-epochs=3`: both spellings are accepted. Arguments after `--` stay.
 std::vector<std::string> normalised(std::vector<std::string> arguments);
 
-/// All commands of the program.
+/// A program's commands, or only its flags.
 class command_line {
 public:
   struct texts {
@@ -88,25 +94,6 @@ private:
   std::string help() const;
   texts about_;
   std::unique_ptr<CLI::App> app_;
-};
-
-/// The flags of all settings on one command, and what a user gave with them.
-class setting_flags {
-public:
-  /// Adds `--config`, `--set` and one flag per setting that has one. Must outlive the reading.
-  void add(const command& to, const schema& all);
-  /// What was given; to be called after the reading.
-  given taken(const std::map<std::string, std::string>& variables) const;
-
-private:
-  struct one {
-    std::string key;
-    std::string flag;
-    std::vector<std::string> texts;
-  };
-  std::vector<std::string> files_;
-  std::vector<std::string> assignments_;
-  std::deque<one> flags_;  ///< CLI11 keeps references to the texts
 };
 
 }  // namespace troupe::program

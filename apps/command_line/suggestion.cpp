@@ -1,4 +1,4 @@
-#include "apps/troupe/suggestion.hpp"
+#include "apps/command_line/suggestion.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// The program's commands and flags as plain data: completions and manual pages are made from it.
+// The commands and flags of a program as plain data: completions and manual pages are made from it.
 #pragma once
 
 #include <string>
@@ -26,15 +26,5 @@ struct command_facts {
   std::vector<flag_facts> arguments;
   std::vector<command_facts> commands;
 };
-
-/// What can stand in place of a value, as its shape says.
-struct value_facts {
-  std::vector<std::string> words;  ///< `torch`, `safetensors`
-  bool files = false;              ///< FILE, FILE.toml, PATH: a file or a folder
-  bool folders = false;            ///< DIR, RUN_DIR
-  bool keys = false;               ///< KEY=VALUE of a setting
-  friend bool operator==(const value_facts&, const value_facts&) = default;
-};
-value_facts values_of(const std::string& shape);
 
 }  // namespace troupe::program

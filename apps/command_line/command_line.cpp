@@ -1,6 +1,6 @@
-#include "apps/troupe/command_line.hpp"
+#include "apps/command_line/command_line.hpp"
 
-#include "apps/troupe/suggestion.hpp"
+#include "apps/command_line/suggestion.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
@@ -126,6 +126,21 @@ option option::delimiter(char mark) const {
   return *this;
 }
 
+option option::one_value() const {
+  option_->allow_extra_args(false);
+  return *this;
+}
+
+option option::last_counts() const {
+  option_->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  return *this;
+}
+
+option option::or_alone(const std::string& text) const {
+  option_->expected(0, 1)->default_str(text);
+  return *this;
+}
+
 option option::excludes(option other) const {
   option_->excludes(other.option_);
   return *this;
@@ -163,13 +178,17 @@ option command::add_flag(const std::string& name, bool& value, const std::string
   return option{app_->add_flag(name, value, about)};
 }
 
+option command::add_switch(const std::string& names, std::vector<std::string>& texts,
+                           const std::string& about) const {
+  return option{app_->add_flag(names, texts, about)};
+}
+
 void command::on_chosen(std::function<void()> act) const { app_->callback(std::move(act)); }
 
 command_line::command_line(const texts& about)
     : about_(about), app_(std::make_unique<CLI::App>(about.about, about.name)) {
   app_->footer(about.footer);
   app_->set_version_flag("--version", about.version);
-  app_->require_subcommand(1);
 }
 
 command_line::~command_line() = default;
@@ -217,41 +236,6 @@ std::vector<std::string> normalised(std::vector<std::string> arguments) {
     std::replace(argument.begin(), name_end, '_', '-');
   }
   return arguments;
-}
-
-void setting_flags::add(const command& to, const schema& all) {
-  auto& app = *to.app_;
-  app.add_option("--config", files_, "read settings from this TOML file; may repeat")
-      ->type_name("FILE.toml");
-  app.add_option("--set", assignments_, "any setting, VALUE in TOML's syntax; may repeat")
-      ->type_name("KEY=VALUE");
-  for (const auto& setting : all) {
-    if (setting.flag.empty()) continue;
-    auto& kept = flags_.emplace_back();
-    kept.key = setting.key;
-    kept.flag = setting.flag.substr(0, setting.flag.find(','));
-    const auto fallback = toml_text(setting.fallback);
-    const auto help = setting.help + (fallback.empty() || fallback == "[]" || fallback == "false"
-                                          ? ""
-                                          : fmt::format(" ({})", fallback));
-    if (setting.kind == kind::boolean) {
-      app.add_flag(setting.flag + ",!--no-" + kept.flag.substr(2), kept.texts, help);
-      continue;
-    }
-    auto* added = app.add_option(setting.flag, kept.texts, help)->allow_extra_args(false);
-    if (setting.kind != kind::texts) added->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-    if (!setting.bare.empty()) added->expected(0, 1)->default_str(setting.bare);
-    added->type_name(!setting.choices.empty() ? fmt::format("{}", fmt::join(setting.choices, "|"))
-                     : setting.shape.empty()  ? "VALUE"
-                                              : setting.shape);
-  }
-}
-
-given setting_flags::taken(const std::map<std::string, std::string>& variables) const {
-  given what{files_, variables, assignments_, {}};
-  for (const auto& one : flags_)
-    if (!one.texts.empty()) what.flags.push_back({one.key, one.flag, one.texts});
-  return what;
 }
 
 }  // namespace troupe::program

@@ -1,4 +1,4 @@
-#include "apps/troupe/manual.hpp"
+#include "apps/command_line/manual.hpp"
 
 #include <fmt/format.h>
 

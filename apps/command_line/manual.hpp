@@ -1,7 +1,7 @@
 // Manual pages of the program, for man. Pure functions.
 #pragma once
 
-#include "apps/troupe/command_facts.hpp"
+#include "apps/command_line/command_facts.hpp"
 
 #include <string>
 #include <vector>
