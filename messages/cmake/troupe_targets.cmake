@@ -171,7 +171,11 @@ function(troupe_test name)
   endif()
   if(TROUPE_SANITIZE MATCHES address)  # to start a program takes up to 0.8 s there, most cases a tenth of that
     add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES TIMEOUT 1200 COST 50 LABELS "${arg_LABELS}")
+    set(cost 50)
+    if("torch" IN_LIST arg_LABELS)  # the longest by far: two minutes
+      set(cost 100)
+    endif()
+    set_tests_properties(${name} PROPERTIES TIMEOUT 1200 COST ${cost} LABELS "${arg_LABELS}")
     return()
   endif()
   catch_discover_tests(${name} TEST_PREFIX "${name}/" TEST_LIST ${name}_cases PROPERTIES
