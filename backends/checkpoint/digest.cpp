@@ -54,6 +54,12 @@ void add_text(content_hash& hash, const std::string& text) {
 
 }  // namespace
 
+void check_bytes(const tensor_blob& tensor) {
+  if (!tensor.bytes)
+    throw user_error(errc::checkpoint,
+                     "the tensor " + tensor.name + " has no bytes: tensor_blob::bytes is null");
+}
+
 std::string weights_digest(std::span<const tensor_blob> tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -63,7 +69,7 @@ std::string weights_digest(std::span<const tensor_blob> tensors) {
   content_hash hash;
   for (const auto i : order) {
     const auto& tensor = tensors[i];
-    if (!tensor.bytes) throw internal_error("weights_digest: " + tensor.name + " has no bytes");
+    check_bytes(tensor);
     add_text(hash, tensor.name);
     add_text(hash, tensor.dtype);
     add_number(hash, tensor.shape.size());

@@ -41,7 +41,12 @@ private:
   std::unique_ptr<state> state_;
 };
 
-/// Thread-safe. Any order of `tensors` gives the same digest; names must be distinct.
+/// Throws user_error(errc::checkpoint) that names the tensor, if `tensor.bytes` is null. A
+/// strategy, a callback or a format of the program's own may make such a tensor.
+void check_bytes(const tensor_blob& tensor);
+
+/// Thread-safe. Any order of `tensors` gives the same digest; names must be distinct. Throws as
+/// check_bytes.
 std::string weights_digest(std::span<const tensor_blob> tensors);
 
 }  // namespace troupe

@@ -84,7 +84,7 @@ std::vector<chunk> encode_safetensors(std::span<const tensor_blob> tensors,
   safetensors_header header;
   header.metadata = metadata;
   for (const auto& tensor : tensors) {
-    if (!tensor.bytes) throw internal_error("safetensors: " + tensor.name + " has no bytes");
+    check_bytes(tensor);
     header.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, 0, 0});
   }
   const auto order = ordered(header.tensors, [](const auto& a, const auto& b) {

@@ -546,22 +546,36 @@ TEST_CASE("a precision that returns no loss, an environment with an impossible l
   CHECK_THAT(why(plugins, quick(2, 4, 1)), Catch::Contains("says local rank 2 in a world of 2"));
 }
 
-TEST_CASE("a strategy that saves nothing on rank 0 fails the fit", "[session]") {
+TEST_CASE("a strategy that saves nothing on rank 0, or a tensor without bytes, fails the fit",
+          "[session]") {
   struct saves_nothing : data_parallel {
     using data_parallel::data_parallel;
     snapshot_ptr save_checkpoint(snapshot_ptr, const std::string&, const value&) override {
       return nullptr;
     }
   };
-  const temporary_folder folder;
+  struct saves_no_bytes : data_parallel {
+    using data_parallel::data_parallel;
+    std::vector<tensor_blob> module_state() override {
+      return {{.name = "weight", .dtype = "F32", .shape = {1}, .bytes = nullptr}};
+    }
+  };
   torch_plugins plugins;
   plugins.strategies["nothing"] = [](strategy_parts parts) {
     return std::make_unique<saves_nothing>(std::move(parts));
   };
+  plugins.strategies["no_bytes"] = [](strategy_parts parts) {
+    return std::make_unique<saves_no_bytes>(std::move(parts));
+  };
+  const auto [strategy, why] =
+      GENERATE(table<std::string, std::string>({{"nothing", "returned no state on rank 0"},
+                                                {"no_bytes", "the tensor weight has no bytes"}}));
+  const temporary_folder folder;
   auto options = quick(2, 4, 3);
-  options.strategy = own_name{"nothing"};
+  options.strategy = own_name{strategy};
   const auto ended = trainer{options, {.run_folder = folder.path().string()}}.fit<regression>(
       plugins, data_ptr{std::make_shared<table_data>(16)});
   REQUIRE(ended.failed_with);
-  CHECK_THAT(ended.failed_with->record.what, Catch::Contains("returned no state on rank 0"));
+  CHECK_THAT(ended.failed_with->record.what, Catch::Contains(why));
+  CHECK(ended.failed_with->record.type == "troupe::user_error");
 }
