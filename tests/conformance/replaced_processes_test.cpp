@@ -222,9 +222,11 @@ void replace_for_ever(const std::string& kind, std::int64_t generations) {
   }
   print(kind + " before", before);
   print(kind + " after " + std::to_string(generations), after);
-  // Fewer are no leak: before, a rank may have had something of an older generation still open.
-  CHECK(after.descriptors <= before.descriptors);
-  CHECK(after.threads <= before.threads);
+  // Fewer are no leak: before, a rank may have had something of an older generation still open. On
+  // a loaded machine one may be open in each of the samples (hier: one run of some hundred).
+  constexpr std::int64_t closing = 3;
+  CHECK(after.descriptors <= before.descriptors + closing);
+  CHECK(after.threads <= before.threads + closing);
   // Far less than one per generation: the allocator of a sanitizer maps some as it goes.
   CHECK(after.mappings <= before.mappings + 20);
   CHECK(after.heap <= before.heap + 65536 + 64 * generations);
