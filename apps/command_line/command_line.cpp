@@ -227,6 +227,12 @@ std::vector<manual_page> command_line::manual() const {
   return manual_pages(facts(), about_.version, about_.footer);
 }
 
+void check_range(std::string_view flag, std::int64_t given, std::int64_t least, std::int64_t most) {
+  if (given < least || given > most)
+    throw user_error(errc::bad_usage,
+                     fmt::format("{} {}: from {} to {}", flag, given, least, most));
+}
+
 std::vector<std::string> normalised(std::vector<std::string> arguments) {
   for (auto& argument : arguments) {
     if (argument == "--") break;

@@ -5,10 +5,12 @@
 #include "apps/command_line/command_facts.hpp"
 #include "apps/command_line/manual.hpp"
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace CLI {
@@ -66,6 +68,9 @@ private:
   explicit command(CLI::App* of) : app_(of) {}
   CLI::App* app_;
 };
+
+/// Throws user_error (bad_usage) that names the flag, if `given` is not within `least` .. `most`.
+void check_range(std::string_view flag, std::int64_t given, std::int64_t least, std::int64_t most);
 
 /// `--max_epochs=3` as `--max-epochs=3`: both spellings are accepted. Arguments after `--` stay.
 std::vector<std::string> normalised(std::vector<std::string> arguments);

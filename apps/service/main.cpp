@@ -119,12 +119,6 @@ void run(const flags& all) {
   server.reset();
 }
 
-void within(std::string_view flag, std::int64_t given, std::int64_t least, std::int64_t most) {
-  if (given < least || given > most)
-    throw user_error(errc::bad_usage,
-                     fmt::format("{} {}: from {} to {}", flag, given, least, most));
-}
-
 // Returns the text for --help or --version.
 std::optional<std::string> read(flags& all, std::vector<std::string> arguments) {
   command_line line{{.name = "troupe_service",
@@ -145,8 +139,8 @@ std::optional<std::string> read(flags& all, std::vector<std::string> arguments) 
   key.needs(certificate);
   top.add("--jobs", all.jobs, "jobs that run at a time (4)").type_name("N");
   auto asked_for = line.read(std::move(arguments));
-  within("--port", all.port, 0, 65535);
-  within("--jobs", all.jobs, 1, 1000);
+  check_range("--port", all.port, 0, 65535);
+  check_range("--jobs", all.jobs, 1, 1000);
   return asked_for;
 }
 

@@ -90,13 +90,9 @@ collectives_question question_of(const collectives_flags& flags) {
     throw user_error(errc::bad_usage,
                      fmt::format("--operation {}{}; there are: {}", flags.operation,
                                  hint(flags.operation, known), fmt::join(known, ", ")));
-  if (flags.ranks < 1 || flags.ranks > 256)
-    throw user_error(errc::bad_usage, fmt::format("--ranks {}: from 1 to 256", flags.ranks));
-  if (flags.rounds < 1 || flags.rounds > 1000)
-    throw user_error(errc::bad_usage, fmt::format("--rounds {}: from 1 to 1000", flags.rounds));
-  if (flags.tcp_streams && (*flags.tcp_streams < 1 || *flags.tcp_streams > tcp_streams_max))
-    throw user_error(errc::bad_usage, fmt::format("--tcp-streams {}: from 1 to {}",
-                                                  *flags.tcp_streams, tcp_streams_max));
+  check_range("--ranks", flags.ranks, 1, 256);
+  check_range("--rounds", flags.rounds, 1, 1000);
+  if (flags.tcp_streams) check_range("--tcp-streams", *flags.tcp_streams, 1, tcp_streams_max);
   if (flags.memory != "registered" && flags.memory != "ordinary")
     throw user_error(errc::bad_usage,
                      fmt::format("--memory {}: registered or ordinary", flags.memory));

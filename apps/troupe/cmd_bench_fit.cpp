@@ -127,8 +127,7 @@ std::string as_text(const settings& s, const fit_row& row, int rounds) {
 }
 
 program_end bench(const settings& s, int rounds, const context& around) {
-  if (rounds < 1 || rounds > 1000)
-    throw user_error(errc::bad_usage, fmt::format("--rounds {}: from 1 to 1000", rounds));
+  check_range("--rounds", rounds, 1, 1000);
   if (s.flag("quiet")) around.screen.be_quiet();
   const auto ranks = static_cast<std::int32_t>(s.integer("ranks"));
   fit_bench jobs{s, around};

@@ -125,8 +125,7 @@ recovery_figures measure(const context& around, const recovery_case& how, int ro
 
 program_end bench(const recovery_flags& flags, const context& around) {
   const auto rounds = flags.what.rounds;
-  if (rounds < 1 || rounds > 10'000)
-    throw user_error(errc::bad_usage, fmt::format("--rounds {}: from 1 to 10000", rounds));
+  check_range("--rounds", rounds, 1, 10'000);
   for (const auto& how : variants) {
     const auto figures = measure(around, how, rounds);
     around.screen.result(flags.json ? figures_json(how, rounds, figures)

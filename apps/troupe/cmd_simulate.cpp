@@ -81,15 +81,10 @@ variant of_payload(const simulate_flags& flags, const context& around) {
 }
 
 variant asked_for(const simulate_flags& flags, const context& around, budget& of) {
-  const auto within = [](const char* flag, std::int64_t value, std::int64_t most) {
-    if (value < 1 || value > most)
-      refuse(fmt::format("{} {}: must be within 1 .. {}", flag, value, most));
-  };
   // The same limits as in the text of a case, so that a simulation fits into memory.
-  within("--ranks", flags.ranks, 100'000);
-  within("--steps", flags.steps, 1'000'000);
-  if (flags.max_restarts < 0 || flags.max_restarts > 1000)
-    refuse(fmt::format("--max-restarts {}: must be within 0 .. 1000", flags.max_restarts));
+  check_range("--ranks", flags.ranks, 1, 100'000);
+  check_range("--steps", flags.steps, 1, 1'000'000);
+  check_range("--max-restarts", flags.max_restarts, 0, 1000);
   if (!(flags.seconds >= 0)) refuse(fmt::format("--seconds {}: must be at least 0", flags.seconds));
   auto v = of_payload(flags, around);
   v.job.max_restarts = flags.max_restarts;

@@ -22,8 +22,8 @@ if(TROUPE_SANITIZE)
   endif()
 endif()
 
-# troupe_light(TARGET...): computes little itself, so the default build optimises it no more than a debugger likes: the
-# program's two largest units take 30 s of processor time with -O2 and 16 with -Og, a test with LibTorch 39 s with -O1
+# troupe_light(TARGET...): computes little itself, so the default build optimises it no more than a debugger likes: one
+# of the program's units takes 30 s of processor time with -O2 and 16 with -Og, a test with LibTorch 39 s with -O1
 # and 33. A build type of one's own keeps its flags. A sanitized tree does not optimise it: 60 s with -O1, 41 with -O0.
 function(troupe_light)
   foreach(target IN LISTS ARGV)
