@@ -24,8 +24,8 @@ namespace {
 constexpr timeval connect_limit{5, 0};
 
 [[noreturn]] void gone(const std::string& why) {
-  throw user_error(errc::membership, fmt::format("the process that mpirun started as rank 0 can "
-                                                 "not be reached: {}; see what it says",
+  throw user_error(errc::membership, fmt::format("the process that the launcher started as rank 0 "
+                                                 "cannot be reached: {}; see what it says",
                                                  why));
 }
 

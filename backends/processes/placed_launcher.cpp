@@ -90,16 +90,17 @@ public:
   }
 
   void place(const std::shared_ptr<remote_process>& life) {
-    // A further process would replace one of mpirun's.
+    // A further process would replace one of the launcher's.
     if (life->what().who.number >= options_.world)
-      return life->end(ended_as(failure_kind::start_failed,
-                                "mpirun's processes are not started again; call mpirun again"));
+      return life->end(
+          ended_as(failure_kind::start_failed,
+                   "the launcher's processes are not started again; start the job again"));
     auto& at = rank_slot_of(*life);
     const bool gone = at.gone || (rank_slots_[0].gone && !at.idle);
     if (gone || (at.life && !at.life->over())) {
       life->end(
           ended_as(failure_kind::start_failed, gone ? "its process has ended and cannot be started "
-                                                      "again; call mpirun again"
+                                                      "again; start the job again"
                                                     : "its process is another job's"));
       return;
     }
@@ -133,7 +134,7 @@ public:
     spoil(at);
     at.life->end(
         ended_as(failure_kind::lost, fmt::format("the connection to its process has ended ({}); "
-                                                 "mpirun says how the process did",
+                                                 "its launcher says how the process did",
                                                  why)));
   }
 

@@ -1,18 +1,14 @@
 #include "backends/processes/rank_acceptor.hpp"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
-#include <sys/random.h>
-#include <sys/socket.h>
 
 #include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <utility>
 
+#include "backends/processes/own_address.hpp"
 #include "backends/processes/placed_socket.hpp"
+#include "backends/tcp/frame.hpp"
 
 namespace troupe {
 
@@ -27,23 +23,6 @@ constexpr auto arrival_limit = std::chrono::seconds{5};
 constexpr std::size_t strangers_beyond_ranks = 64;
 // The pause after accept failed for lack of descriptors.
 constexpr auto accept_pause = std::chrono::milliseconds{50};
-
-// IPv4 addresses of this host that others may reach it by.
-std::vector<std::string> addresses(bool one_host) {
-  if (one_host) return {"127.0.0.1"};
-  std::vector<std::string> found;
-  ifaddrs* all = nullptr;
-  if (::getifaddrs(&all) != 0) return found;
-  for (const auto* one = all; one && found.size() < join_info::hosts_max; one = one->ifa_next) {
-    if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET) continue;
-    if ((one->ifa_flags & IFF_LOOPBACK) != 0 || (one->ifa_flags & IFF_UP) == 0) continue;
-    std::array<char, INET_ADDRSTRLEN> text{};
-    const auto& at = reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr;
-    if (::inet_ntop(AF_INET, &at, text.data(), text.size())) found.emplace_back(text.data());
-  }
-  ::freeifaddrs(all);
-  return found;
-}
 
 }  // namespace
 
@@ -63,15 +42,13 @@ rank_acceptor::rank_acceptor(asio::io_context& loop, const placed_options& optio
   acceptor_.open(ip_tcp::v4(), error);
   if (!error) acceptor_.bind({host, 0}, error);
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  where_.hosts = addresses(options.one_host);
+  where_.hosts = options.one_host ? std::vector<std::string>{"127.0.0.1"} : own_addresses();
   if (error || where_.hosts.empty())
     throw user_error(errc::device,
-                     fmt::format("mpirun's processes cannot come to this one: {}",
+                     fmt::format("the launcher's processes cannot come to this one: {}",
                                  error ? error.message() : "this host has no IPv4 address"));
   where_.port = acceptor_.local_endpoint().port();
-  if (::getrandom(where_.secret.data(), where_.secret.size(), 0) !=
-      static_cast<ssize_t>(where_.secret.size()))
-    throw internal_error("the kernel gave no random numbers");
+  where_.secret = tcp::fresh_secret();
 }
 
 void rank_acceptor::accept(std::function<void(std::int32_t, ip_tcp::socket)> come) {

@@ -1,13 +1,13 @@
 #include "backends/processes/rendezvous_kinds.hpp"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 
 #include <cstdlib>
 
 #include "backends/hier/hier.hpp"
 #include "backends/processes/address_table.hpp"
 #include "backends/shm/shm.hpp"
+#include "backends/tcp/frame.hpp"
 
 namespace troupe {
 
@@ -39,13 +39,6 @@ public:
   }
 };
 
-std::array<std::uint8_t, 32> fresh_secret() {
-  std::array<std::uint8_t, 32> secret{};
-  if (::getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size()))
-    throw internal_error("the kernel gave no random numbers");
-  return secret;
-}
-
 // Its address is the number of connections between two ranks.
 class tcp_place : public rendezvous {
 public:
@@ -56,7 +49,7 @@ public:
 
 private:
   const std::uint16_t streams_;
-  std::shared_ptr<address_table> control_segment_ = address_table::create(fresh_secret());
+  std::shared_ptr<address_table> control_segment_ = address_table::create(tcp::fresh_secret());
 };
 
 class tcp_kind : public rendezvous_kind {

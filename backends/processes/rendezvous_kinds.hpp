@@ -1,6 +1,7 @@
 // The rendezvous of ranks that are processes of one host: shared memory, TCP on loopback, or both.
 #pragma once
 
+#include "backends/processes/launcher_store.hpp"
 #include "troupe/communicator.hpp"
 
 #include <memory>
@@ -15,5 +16,11 @@ std::vector<std::shared_ptr<rendezvous_kind>> process_rendezvous_kinds();
 /// The rendezvous of placed ranks (mpirun): each process has `backend` (`mpi`) already, for all
 /// jobs.
 std::shared_ptr<rendezvous_kind> placed_rendezvous(std::shared_ptr<communicator_backend> backend);
+
+/// `tcp` for placed ranks (torchrun, Slurm), which find each other's addresses in `store`. With
+/// `one_host` they listen on loopback only; else each publishes the address by which it sends to
+/// the store's host.
+std::shared_ptr<rendezvous_kind> stored_rendezvous(std::shared_ptr<launcher_store> store,
+                                                   bool one_host);
 
 }  // namespace troupe

@@ -3,6 +3,7 @@
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
+#include <sys/random.h>
 
 #include <concepts>
 #include <type_traits>
@@ -106,6 +107,13 @@ std::vector<std::int32_t> get_ranks(reader& in, std::size_t count, std::int32_t 
 }
 
 }  // namespace
+
+job_secret fresh_secret() {
+  job_secret secret{};
+  if (::getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size()))
+    throw internal_error("the kernel gave no random numbers");
+  return secret;
+}
 
 bool same_secret(const job_secret& a, const job_secret& b) {
   unsigned differing = 0;

@@ -29,6 +29,8 @@ inline constexpr std::uint32_t body_max = 256u << 10;
 /// Known to the ranks of a job only. It keeps strangers out, not eavesdroppers: it is sent without
 /// encryption.
 using job_secret = std::array<std::uint8_t, 32>;
+/// From the kernel's random numbers. Throws internal_error if it has none.
+job_secret fresh_secret();
 /// Takes equally long for any two secrets.
 bool same_secret(const job_secret& a, const job_secret& b);
 
