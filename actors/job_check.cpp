@@ -7,6 +7,7 @@
 
 #include "actors/time_knob.hpp"
 #include "backends/checkpoint_facts.hpp"
+#include "backends/launcher.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {
@@ -171,6 +172,13 @@ constexpr std::int32_t most_shards = 4096;
 
 }  // namespace
 
+bool by_launcher(const job& what, const ports& world) {
+  const auto& options = what.options;
+  if (options.communicator.name == to_string(communicator_kind::mpi)) return true;
+  return options.placement == placement_kind::processes && world.children &&
+         !world.children->replaces();
+}
+
 std::int32_t shards_of(const job& what, const ports& world) {
   const auto& options = what.options;
   const auto& e = options.elastic;
@@ -182,8 +190,8 @@ std::int32_t shards_of(const job& what, const ports& world) {
     // A checkpoint that cannot be read is reported where it is read as a whole.
     if (const auto of = facts_at(*io, *what.resume)) shards = std::max(shards, of->ranks);
   const auto& by = options.communicator.name;
-  const bool by_mpirun = by == to_string(communicator_kind::mpi);
-  const bool one_each = by_mpirun || by == to_string(communicator_kind::nccl);
+  const bool placed = by_launcher(what, world);
+  const bool one_each = placed || by == to_string(communicator_kind::nccl);
   if (options.ranks < 1)
     refuse(fmt::format("ranks is {}: a world has at least one", options.ranks));
   if (shards < options.ranks)
@@ -193,10 +201,10 @@ std::int32_t shards_of(const job& what, const ports& world) {
                     shards, options.ranks, shards));
   if (shards > options.ranks && one_each)
     refuse(
-        fmt::format("elastic.shards is {} and ranks is {}: with communicator \"{}\" a rank "
+        fmt::format("elastic.shards is {} and ranks is {}: with communicator \"{}\"{} a rank "
                     "computes one shard",
-                    shards, options.ranks, by));
-  if (shards > most_shards && !by_mpirun)
+                    shards, options.ranks, by, placed ? " in processes of a launcher" : ""));
+  if (shards > most_shards && !placed)
     refuse(
         fmt::format("ranks is {} and elastic.shards is {}: a session runs at most {}, each with "
                     "threads of its own; use fewer, or a simulation",
@@ -205,11 +213,11 @@ std::int32_t shards_of(const job& what, const ports& world) {
     refuse(fmt::format("elastic.min_ranks is {}: it lies between 1 and ranks ({})", e.min_ranks,
                        options.ranks));
   if (e.spares < 0) refuse(fmt::format("elastic.spares is {}: it is at least 0", e.spares));
-  if (e.spares > 0 && (options.placement == placement_kind::threads || by_mpirun))
+  if (e.spares > 0 && (options.placement == placement_kind::threads || placed))
     refuse(
         fmt::format("elastic.spares is {}: a spare is a child process, and the ranks of this job "
                     "are {}; leave it out, or set placement to processes",
-                    e.spares, by_mpirun ? "processes of mpirun" : "threads"));
+                    e.spares, placed ? "processes of a launcher" : "threads"));
   if (e.window.count() < 0 || e.wait.count() < 0)
     refuse("elastic.window_seconds and elastic.wait_seconds are at least 0");
   return shards;
@@ -257,10 +265,10 @@ void configure(job& what) {
 }
 
 // A launcher's ranks may be on several hosts: each of them looks for its own device.
-void settle_devices(job& what) {
+void settle_devices(job& what, const ports& world) {
   if (!what.recipe) return;
   const auto& by = what.options.communicator.name;
-  const bool placed = by == to_string(communicator_kind::mpi);
+  const bool placed = by_launcher(what, world);
   what.recipe->settle_devices(what.options, placed ? 0 : what.options.ranks);
   if (by == to_string(communicator_kind::nccl) && what.purpose != stage::call)
     refuse_without_gpus(what.options);
@@ -270,7 +278,7 @@ void check_job(const job& what, const ports& world) {
   auto asked = what;
   configure(asked);
   auto found = with_checkpoint_found(std::move(asked), world);
-  settle_devices(found);
+  settle_devices(found, world);
   found.options.ranks = shards_of(found, world);
   checked_plan(found);
   check(found.options.time);

@@ -41,7 +41,7 @@ void check_job(const job& what, const ports& world);
 void configure(job& what);
 /// Calls learner_recipe::settle_devices for the ranks of this host. `what.options.ranks` is not the
 /// number of shards yet.
-void settle_devices(job& what);
+void settle_devices(job& what, const ports& world);
 
 /// The plan of the job. Throws user_error that names an option with an impossible value.
 fit_plan checked_plan(const job& what);
@@ -49,12 +49,15 @@ fit_plan checked_plan(const job& what);
 /// user_error (device) that says why it cannot be used, or which ones exist.
 std::shared_ptr<communicator_backend> choose_communicator(const ports& world,
                                                           const std::string& wanted);
-/// The same for ranks in processes of their own.
+/// Whether something else (mpirun, torchrun, srun) has started the processes of the job's ranks, so
+/// that there is one for each rank and no other.
+bool by_launcher(const job& what, const ports& world);
 /// The shards of the job: those of its options, else those of the checkpoint that it resumes from
 /// (with its path found), at least one per rank. Throws user_error (bad_configuration): elastic
 /// options that cannot be met.
 std::int32_t shards_of(const job& what, const ports& world);
 
+/// As choose_communicator, for ranks in processes of their own.
 std::shared_ptr<rendezvous_kind> choose_rendezvous(const ports& world, const std::string& wanted);
 
 }  // namespace troupe

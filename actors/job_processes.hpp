@@ -61,7 +61,7 @@ public:
   /// Where hooks of the processes are traced.
   const std::shared_ptr<trace_queue>& trace() const { return trace_; }
   /// True if the launcher can kill one process alone and replace it (rank_launcher::replaces).
-  /// False for processes of mpirun: their number is fixed, and a killed one ends the MPI of all.
+  /// False for processes of a launcher (mpirun, torchrun): their number is fixed.
   bool children() const;
 
 private:

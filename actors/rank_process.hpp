@@ -13,10 +13,10 @@
 
 namespace troupe {
 
-/// In a process that something else has placed as `rank` (mpirun): one life of that rank after the
-/// other, as `join_info` (`placed_launcher`) leads to them, until there are no more: the exit code
-/// for main, 0 after a shutdown message. 1 when the process that starts ranks is gone. Does not
-/// return when a life was given up.
+/// In a process that something else has placed as `rank` (mpirun, torchrun): one life of that rank
+/// after the other, as `join_info` (`placed_launcher`) leads to them, until there are no more.
+/// Returns the exit code for main: 0 after a shutdown message, 1 when the process that starts ranks
+/// is gone. Does not return when a life was given up.
 int run_placed_rank(std::int32_t rank, const std::string& join_info,
                     const rank_process_options& home);
 

@@ -277,7 +277,7 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   setup.what.observers.push_back(job_follower::observe(target->follower));
   if (events) setup.what.observers.push_back(into_events);
   setup.world = world;
-  settle_devices(setup.what);
+  settle_devices(setup.what, world);
   // From here on the options count shards.
   const auto ranks = setup.what.options.ranks;
   setup.what.options.ranks = shards_of(setup.what, world);
