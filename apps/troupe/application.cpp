@@ -1,6 +1,6 @@
 // A program as its main calls it. Only this file decides what affects the whole process.
 #include "actors/rank_process.hpp"
-#include "apps/troupe/mpirun.hpp"
+#include "apps/troupe/launched.hpp"
 #include "apps/troupe/process.hpp"
 #include "apps/troupe/program.hpp"
 #include "apps/troupe/recipe_text.hpp"
@@ -8,9 +8,11 @@
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "backends/mpi/mpi.hpp"
 #include "backends/processes/rendezvous_kinds.hpp"
+#include "backends/torch/tcp_store.hpp"
 #include "troupe/failure.hpp"
 #include "troupe/main.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,12 +27,113 @@ namespace troupe {
 
 namespace {
 
-// Runs this process as a rank of a job under mpirun.
-int be_placed(mpi_backend& mpi, const std::string& join_info, const rank_process_options& home) {
-  const auto join_text = mpi.share(join_info);
-  const auto code = run_placed_rank(mpi.placed()->rank, join_text, home);
-  if (code == 0) mpi.close();
-  return code;
+// This process among those of its launcher, if it has one: how they become the ranks of one job.
+class placed_process {
+public:
+  explicit placed_process(const cluster_facts& from)
+      : by_(program::launched_by(from)), mpi_(std::make_shared<mpi_backend>(of_mpirun(from))) {
+    if (!by_) return;
+    ranks_ = placed_launcher({.world = by_->place.world, .one_host = by_->one_host});
+    if (by_->over == communicator_kind::mpi) return;
+    store_ = tcp_store({.host = by_->store_host,
+                        .port = by_->store_port,
+                        .serves = false,
+                        .prefix = by_->store_prefix,
+                        .launcher = by_->by});
+  }
+
+  ~placed_process() {
+    if (served_) say_that_no_job_follows();
+  }
+  placed_process(const placed_process&) = delete;
+  placed_process& operator=(const placed_process&) = delete;
+
+  const std::optional<program::launched>& by() const { return by_; }
+
+  // MPI can be started once in a process: one backend for all calls.
+  void provide(ports& world) const {
+    world.use(mpi_);
+    if (!by_) return;
+    world.children = ranks_;
+    world.use(store_ ? stored_rendezvous(store_, by_->one_host) : placed_rendezvous(mpi_));
+  }
+
+  // The process that the launcher started as rank 0 runs the jobs. It has a child for rank 0.
+  void lead() {
+    if (!store_ || by_->store_is_served) return;
+    served_ = tcp_store({.host = by_->store_host,
+                         .port = by_->store_port,
+                         .serves = true,
+                         .prefix = by_->store_prefix,
+                         .launcher = by_->by});
+    served_->find(joining);
+  }
+
+  // Runs this process as a rank. `join_info`: of rank 0's process, which passes it on.
+  int be_rank(const std::string& join_info, const rank_process_options& home) {
+    const auto join_text = shared(join_info);
+    if (join_text.empty()) return leave();
+    const auto code = run_placed_rank(by_->place.rank, join_text, home);
+    if (code == 0 && !store_) mpi_->close();
+    return code;
+  }
+
+  // If MPI is unusable, only the first process reports it.
+  bool usable() const { return store_ || mpi_->unusable().empty(); }
+
+private:
+  static constexpr const char* joining = "join";
+  static constexpr std::chrono::minutes join_limit{5};
+  static constexpr std::chrono::seconds leave_limit{30};
+
+  static std::string left_by(std::int32_t rank) { return fmt::format("rank {} has left", rank); }
+
+  static std::optional<placed_rank> of_mpirun(const cluster_facts& from) {
+    const auto by = program::by_mpirun(from);
+    return by ? std::optional{by->place} : std::nullopt;
+  }
+
+  std::string shared(const std::string& join_info) {
+    if (!store_) return mpi_->share(join_info);
+    if (join_info.empty()) return store_->wait(joining, join_limit);
+    store_->set(joining, join_info);
+    return join_info;
+  }
+
+  // A process that starts late would wait for a store that has ended. So the store of a call that
+  // ends without a job (its settings are impossible) stays until each process has seen that.
+  void say_that_no_job_follows() noexcept {
+    try {
+      if (served_->find(joining)) return;
+      served_->set(joining, "");
+      const auto until = std::chrono::steady_clock::now() + leave_limit;
+      for (std::int32_t rank = 1; rank < by_->place.world; ++rank)
+        served_->wait(left_by(rank), std::chrono::duration_cast<std::chrono::milliseconds>(
+                                         until - std::chrono::steady_clock::now()));
+    } catch (const user_error&) {  // they have a limit, too
+    }
+  }
+  int leave() {
+    store_->set(left_by(by_->place.rank), "");
+    return 0;
+  }
+
+  const std::optional<program::launched> by_;
+  const std::shared_ptr<mpi_backend> mpi_;
+  std::shared_ptr<rank_launcher> ranks_;
+  std::shared_ptr<launcher_store> store_;
+  std::shared_ptr<launcher_store> served_;
+};
+
+// The child of the first process, which is rank 0. The first process reports how it ended.
+int be_child(placed_process& others, const std::string& join_info,
+             const rank_process_options& home) {
+  try {
+    return others.be_rank(join_info, home);
+  } catch (const user_error& error) {
+    program::standard_error()(fmt::format("error: {}\n", error.what()));
+    return static_cast<int>(error.code());
+  }
 }
 
 // What users call the program.
@@ -43,25 +146,16 @@ std::string name_of(const application::facts& about, int count, const char* cons
 int run_parts(const application::facts& about, const detail::own_parts& parts, int count,
               const char* const* arguments, program::console& screen) {
   using namespace troupe::program;
-  // MPI can be started once in a process: one backend for all calls. Where mpirun started several
-  // processes, they are the ranks: the first one brings up the others, and a child for rank 0.
-  const auto mpi = std::make_shared<mpi_backend>(rank_by_mpirun());
-  const auto place = mpi->placed() && mpi->placed()->world > 1 ? mpi->placed() : std::nullopt;
-  const auto learning = torch_catalog(parts, [place](const learner_context& of) {
-    return place_of_rank(place, cluster_facts_of_process(), of.rank, of.world);
+  const auto cluster = cluster_facts_of_process();
+  const auto others = std::make_shared<placed_process>(cluster);
+  const auto learning = torch_catalog(parts, [others, cluster](const learner_context& of) {
+    return place_of_rank(others->by(), cluster, of.rank, of.world);
   });
-  const auto placed_ranks =
-      place ? placed_launcher({.world = place->world, .one_host = mpirun_on_one_host()}) : nullptr;
   // Manifests say which LibTorch wrote them.
-  const auto world = [checkpoints = safetensors_checkpoints(learning->versions()), mpi,
-                      placed_ranks] {
+  const auto world = [checkpoints = safetensors_checkpoints(learning->versions()), others] {
     auto ports = local_ports();
     ports.checkpoints = checkpoints;
-    ports.use(mpi);
-    if (placed_ranks) {
-      ports.children = placed_ranks;
-      ports.use(placed_rendezvous(mpi));
-    }
+    others->provide(ports);
     return ports;
   };
   const auto recipe = [&learning](const std::string& text) {
@@ -70,19 +164,23 @@ int run_parts(const application::facts& about, const detail::own_parts& parts, i
   // A rank's process, of --placement processes: it ends with its rank, without destructors.
   if (const auto code = run_rank_if_child(count, arguments, {recipe, world})) ::_exit(*code);
   if (const auto join_info = placed_child(count, arguments))
-    ::_exit(be_placed(*mpi, *join_info, {recipe, world}));
+    ::_exit(be_child(*others, *join_info, {recipe, world}));
   const context around{.screen = screen,
                        .learning = *learning,
                        .world = world,
                        .variables = troupe_variables(),
                        .wall = [] { return std::chrono::system_clock::now(); },
                        .age = process_age,
-                       .place = place,
-                       .cluster = cluster_facts_of_process(),
-                       .be_rank = [&]() -> program_end {
-                         // If MPI is unusable, only process 0 reports it.
-                         if (!mpi->unusable().empty()) return {};
-                         return {be_placed(*mpi, {}, {recipe, world}), true};
+                       .place = others->by(),
+                       .cluster = cluster,
+                       .take_rank = [&]() -> std::optional<program_end> {
+                         if (!others->by()) return std::nullopt;
+                         if (others->by()->place.rank > 0) {
+                           if (!others->usable()) return program_end{};
+                           return program_end{others->be_rank({}, {recipe, world}), true};
+                         }
+                         others->lead();
+                         return std::nullopt;
                        },
                        .name = name_of(about, count, arguments),
                        .about = about.about,

@@ -50,22 +50,19 @@ ordered_json communicator_facts(std::string_view name, const std::string& why_no
 // mpirun places the ranks of mpi, whatever --placement says.
 bool of_mpirun(std::string_view name) { return name == "mpi"; }
 
-// `auto` takes the first usable one of the placement; under mpirun, mpi.
-ordered_json communicators(const ports& world) {
+// `auto` takes the first usable one of the placement; with a launcher, the one of the launcher.
+ordered_json communicators(const ports& world, const std::optional<launched>& by) {
   ordered_json all = ordered_json::array();
-  const bool under_mpirun =
-      std::any_of(world.communicators.begin(), world.communicators.end(), [](const auto& one) {
-        const auto place = one->placed();
-        return place && place->world > 1 && one->unusable().empty();
-      });
+  const bool under_mpirun = by && by->over == communicator_kind::mpi;
   std::vector<std::string> known{"inproc", "shm", "tcp", "hier", "nccl", "mpi"};
   const auto add = [&](const auto& kinds, const std::string& placement, const auto& about) {
-    bool first = !under_mpirun;
+    bool first = !by;
     for (const auto& one : kinds) {
       if (of_mpirun(one->name())) continue;
       std::erase(known, std::string{one->name()});
       const auto why_not = one->unusable();
-      const bool chosen = why_not.empty() && std::exchange(first, false);
+      const bool of_launcher = by && placement == "processes" && one->name() == to_string(by->over);
+      const bool chosen = why_not.empty() && (of_launcher || std::exchange(first, false));
       all.push_back(
           communicator_facts(one->name(), why_not,
                              fmt::format("for --placement {}{}{}", placement,
@@ -158,7 +155,7 @@ program_end doctor(bool json, const context& around) {
   const ordered_json all{{"schema", "troupe.doctor/1"},
                          {"versions", versions(around.learning)},
                          {"cores", cores},
-                         {"communicators", communicators(around.world())},
+                         {"communicators", communicators(around.world(), around.place)},
                          {"devices", devices(around.learning)},
                          {"cluster_environment", environment_of(around)},
                          {"problems", problems(around, cores)}};

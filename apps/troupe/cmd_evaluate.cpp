@@ -3,7 +3,7 @@
 #include "apps/troupe/exit_status.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
-#include "apps/troupe/mpirun.hpp"
+#include "apps/troupe/launched.hpp"
 #include "apps/troupe/result_file.hpp"
 #include "apps/troupe/run_plan.hpp"
 

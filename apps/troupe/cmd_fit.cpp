@@ -8,7 +8,7 @@
 #include "apps/troupe/exit_status.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
-#include "apps/troupe/mpirun.hpp"
+#include "apps/troupe/launched.hpp"
 #include "apps/troupe/result_file.hpp"
 #include "apps/troupe/run_control.hpp"
 #include "apps/troupe/run_folder.hpp"
@@ -117,8 +117,8 @@ private:
     const auto note = [this](const std::string& text) { around_.screen.note(text); };
     try {
       runner.serve(plan_.folder, [this, &runner, note](const std::string& line) {
-        return answer_request(line, runner, live_,
-                              ranks_fixed(shared_.options, around_.place.has_value()), note);
+        return answer_request(line, runner, live_, ranks_fixed(shared_.options, around_.place),
+                              note);
       });
     } catch (const user_error& error) {
       around_.screen.warning(error.what());

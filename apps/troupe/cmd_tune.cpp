@@ -2,7 +2,7 @@
 #include "apps/troupe/exit_status.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
-#include "apps/troupe/mpirun.hpp"
+#include "apps/troupe/launched.hpp"
 #include "apps/troupe/setting_flags.hpp"
 
 #include <fmt/format.h>
@@ -161,7 +161,7 @@ void add_search(const command& to, const schema& all, const context& around, con
   flags->add(to, all);
   to.on_chosen([=, &around] {
     chosen([=, &around] {
-      if (around.place && around.place->rank > 0) return around.be_rank();
+      if (const auto end = around.take_rank()) return *end;
       return search(flags->taken(around.variables));
     });
   });

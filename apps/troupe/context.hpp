@@ -3,6 +3,7 @@
 
 #include "apps/troupe/catalog.hpp"
 #include "apps/troupe/console.hpp"
+#include "apps/troupe/launched.hpp"
 #include "backends/telemetry/event_log.hpp"
 #include "troupe/ports.hpp"
 
@@ -27,12 +28,13 @@ struct context {
   std::map<std::string, std::string> variables;  ///< those that start with TROUPE_
   wall_clock wall;
   std::function<double()> age;  ///< seconds since this process began
-  /// The rank that mpirun gave this process, when it started several.
-  std::optional<placed_rank> place{};
+  /// The launcher that has started this process among several.
+  std::optional<launched> place{};
   /// What cluster environments are read from.
   cluster_facts cluster{};
-  /// What mpirun's other processes do instead of running a job: each is a rank of the first one's.
-  std::function<program_end()> be_rank{};
+  /// Called by a command that runs jobs, before it does. Where a launcher has started several
+  /// processes, all but the first one are ranks of its jobs here, and return how that ended.
+  std::function<std::optional<program_end>()> take_rank = [] { return std::nullopt; };
   std::string name = "troupe";  ///< of the program, as a user calls it
   std::string about{};          ///< a line for help; empty: that of `troupe`
   std::string version{};        ///< of a user's program; empty: Troupe's alone

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -59,15 +58,6 @@ bool is_set(const char* variable) {
   return text && *text;
 }
 
-std::optional<std::int32_t> number_in(const char* variable) {
-  const auto* text = std::getenv(variable);
-  if (!text) return std::nullopt;
-  std::int32_t number = 0;
-  const auto* end = text + std::strlen(text);
-  const auto [rest, error] = std::from_chars(text, end, number);
-  return error == std::errc{} && rest == end ? std::optional{number} : std::nullopt;
-}
-
 }  // namespace
 
 double process_age() {
@@ -98,24 +88,6 @@ console::terminal terminal_of_standard_error() {
   if (facts.live) facts.columns = columns_of_standard_error;
   if (facts.live) facts.rows = rows_of_standard_error;
   return facts;
-}
-
-std::optional<placed_rank> rank_by_mpirun() {
-  constexpr std::array<std::array<const char*, 2>, 2> known{
-      {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"PMI_RANK", "PMI_SIZE"}}};
-  for (const auto& [rank, world] : known) {
-    const auto own = number_in(rank);
-    const auto all = number_in(world);
-    if (own && all && *own >= 0 && *own < *all) return placed_rank{*own, *all};
-  }
-  return std::nullopt;
-}
-
-bool mpirun_on_one_host() {
-  const auto place = rank_by_mpirun();
-  if (!place) return false;
-  const auto here = number_in("OMPI_COMM_WORLD_LOCAL_SIZE");
-  return (here ? here : number_in("MPI_LOCALNRANKS")) == place->world;
 }
 
 cluster_facts cluster_facts_of_process() {

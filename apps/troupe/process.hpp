@@ -2,11 +2,9 @@
 #pragma once
 
 #include "apps/troupe/console.hpp"
-#include "troupe/communicator.hpp"
 #include "troupe/ports.hpp"
 
 #include <map>
-#include <optional>
 #include <string>
 
 namespace troupe::program {
@@ -20,15 +18,10 @@ console::writer standard_output();
 console::writer standard_error();
 console::terminal terminal_of_standard_error();
 
-/// The environment's variables that start with TROUPE_. Only this function and the next ones read
+/// The environment's variables that start with TROUPE_. Only this function and the next one read
 /// the environment.
 std::map<std::string, std::string> troupe_variables();
 
-/// The rank that mpirun gave this process; nothing when mpirun did not start it. Reads the
-/// variables of Open MPI and of PMI.
-std::optional<placed_rank> rank_by_mpirun();
-/// Whether all of mpirun's processes are on this host. The same variables; false when in doubt.
-bool mpirun_on_one_host();
 /// What cluster environments are read from: variables, files, the name of this host.
 cluster_facts cluster_facts_of_process();
 

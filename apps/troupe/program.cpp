@@ -112,7 +112,7 @@ private:
     flags->add(added, schema_);
     added.on_chosen([=, this] {
       chosen([=, this] {
-        if (around_.place && around_.place->rank > 0) return around_.be_rank();
+        if (const auto end = around_.take_rank()) return *end;
         auto what = flags->taken(around_.variables);
         return purpose == stage::train ? fit(schema_, std::move(what), around_)
                                        : evaluate(purpose, schema_, std::move(what), around_);

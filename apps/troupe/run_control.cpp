@@ -71,8 +71,8 @@ ordered_json live_status::as_json() const {
   return all;
 }
 
-std::string ranks_fixed(const trainer_options& options, bool placed) {
-  if (placed) return "mpirun has started the processes of the ranks: call mpirun -n N again";
+std::string ranks_fixed(const trainer_options& options, const std::optional<launched>& by) {
+  if (by) return place_is_fixed(*by);
   if (options.placement != placement_kind::processes)
     return "the ranks are threads of the program: begin the run with --placement processes";
   return {};

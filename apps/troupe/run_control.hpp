@@ -3,6 +3,7 @@
 #pragma once
 
 #include "apps/troupe/job_runner.hpp"
+#include "apps/troupe/launched.hpp"
 #include "apps/troupe/run_loggers.hpp"
 #include "troupe/options.hpp"
 #include "troupe/trainer.hpp"
@@ -10,6 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace troupe::program {
@@ -42,6 +44,6 @@ std::string answer_request(const std::string& line, job_runner& runner, const li
                            const std::function<void(const std::string&)>& note);
 
 /// Why the number of these ranks cannot change; empty: it can.
-std::string ranks_fixed(const trainer_options& options, bool placed);
+std::string ranks_fixed(const trainer_options& options, const std::optional<launched>& by);
 
 }  // namespace troupe::program

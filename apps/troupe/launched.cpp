@@ -1,0 +1,180 @@
+#include "apps/troupe/launched.hpp"
+
+#include "troupe/failure.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <utility>
+
+namespace troupe::program {
+
+namespace {
+
+std::string text_of(const cluster_facts& from, const char* name) {
+  return from.variable ? from.variable(name).value_or("") : "";
+}
+
+std::optional<std::int32_t> number_of(const cluster_facts& from, const char* name) {
+  const auto text = text_of(from, name);
+  std::int32_t number = 0;
+  const auto* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc{} && rest == end ? std::optional{number} : std::nullopt;
+}
+
+// A batch script of Slurm runs once, with the variables of a step; only a step has several tasks.
+bool runs_once(const cluster_facts& from, const cluster_environment& found) {
+  if (found.world() == 1) return true;
+  return found.name() == "slurm" && number_of(from, "SLURM_STEP_NUM_TASKS").value_or(1) == 1;
+}
+
+launched by_torchrun(const cluster_facts& from, const cluster_environment& found) {
+  launched by{.place = {found.rank(), found.world()},
+              .by = "torchrun",
+              .count = "--nproc-per-node",
+              .over = communicator_kind::tcp};
+  by.one_host = number_of(from, "LOCAL_WORLD_SIZE") == found.world();
+  by.store_is_served = text_of(from, "TORCHELASTIC_USE_AGENT_STORE") == "True";
+  // torchrun may start all processes again, with the same store.
+  by.store_prefix = fmt::format("troupe {} {} ", text_of(from, "TORCHELASTIC_RUN_ID"),
+                                text_of(from, "TORCHELASTIC_RESTART_COUNT"));
+  return by;
+}
+
+launched by_srun(const cluster_facts& from, const cluster_environment& found) {
+  const auto hosts = number_of(from, "SLURM_STEP_NUM_NODES");
+  return {.place = {found.rank(), found.world()},
+          .by = "srun",
+          .count = "-n",
+          .over = communicator_kind::tcp,
+          .one_host = (hosts ? hosts : number_of(from, "SLURM_NNODES")) == 1,
+          .store_prefix = "troupe "};
+}
+
+launched by_jsrun(const cluster_environment& found) {
+  return {.place = {found.rank(), found.world()},
+          .by = "jsrun",
+          .count = "-n",
+          .over = communicator_kind::tcp,
+          .store_prefix = "troupe "};
+}
+
+// Run folders and configuration files contain "threads" because it is the default. So only a value
+// that this call gives can contradict the launcher.
+bool asked_now(const settings& s, std::string_view key) {
+  const auto from = s.at(key).origin.from;
+  return from != source::fallback && from != source::file;
+}
+
+[[noreturn]] void refuse(const settings& s, std::string_view key, const launched& by,
+                         std::string_view fix) {
+  const auto& [value, from] = s.at(key);
+  throw user_error(errc::bad_configuration,
+                   fmt::format("{0} = {1} ({2}): {3}'s processes are the ranks of one job, over "
+                               "{4}; leave it out, or call troupe without {3}{5}",
+                               key, toml_text(value), from.text(), by.by, to_string(by.over), fix));
+}
+
+cluster_environment_ptr detected(const cluster_facts& from) {
+  try {
+    return detect_environment(from).which;
+  } catch (const user_error&) {
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+std::optional<launched> by_mpirun(const cluster_facts& from) {
+  constexpr std::array<std::array<const char*, 2>, 2> known{
+      {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"PMI_RANK", "PMI_SIZE"}}};
+  const auto here = number_of(from, "OMPI_COMM_WORLD_LOCAL_SIZE");
+  for (const auto& [rank, world] : known) {
+    const auto own = number_of(from, rank);
+    const auto all = number_of(from, world);
+    if (!own || !all || *own < 0 || *own >= *all) continue;
+    return launched{.place = {*own, *all},
+                    .by = "mpirun",
+                    .count = "-n",
+                    .one_host = (here ? here : number_of(from, "MPI_LOCALNRANKS")) == *all};
+  }
+  return std::nullopt;
+}
+
+std::optional<launched> launched_by(const cluster_facts& from) {
+  if (!from.variable) return std::nullopt;
+  if (auto by = by_mpirun(from)) return by->place.world > 1 ? std::move(by) : std::nullopt;
+  const auto found = detected(from);
+  if (!found || runs_once(from, *found)) return std::nullopt;
+  std::optional<launched> by;
+  if (found->name() == "torchelastic") by = by_torchrun(from, *found);
+  if (found->name() == "slurm") by = by_srun(from, *found);
+  if (found->name() == "lsf") by = by_jsrun(*found);
+  if (!by) return std::nullopt;
+  by->store_host = found->main_address();
+  by->store_port = found->main_port().value_or(0);
+  return by;
+}
+
+void take_place(settings& s, const std::optional<launched>& by) {
+  if (!by) return;
+  if (s.text("placement") != "processes" && asked_now(s, "placement"))
+    refuse(s, "placement", *by, "");
+  const auto wanted = s.text("communicator");
+  if (wanted != "auto" && wanted != to_string(by->over))
+    refuse(s, "communicator", *by, fmt::format(", with --placement processes for {}", wanted));
+  const auto world = by->place.world;
+  if (s.is_given("ranks") && s.integer("ranks") != world)
+    throw user_error(
+        errc::bad_configuration,
+        fmt::format("ranks = {0} ({1}), but {2} started {3} processes, which are the "
+                    "ranks; call {2} {4} {0}, or use --ranks {3}",
+                    s.integer("ranks"), s.at("ranks").origin.text(), by->by, world, by->count));
+  const origin from{source::flag, fmt::format("{} {}", by->by, by->count)};
+  if (const auto wrong = s.set("ranks", std::int64_t{world}, from))
+    throw user_error(errc::bad_configuration, wrong->text);
+}
+
+void take_place(job& what, const std::optional<launched>& by) {
+  if (!by) return;
+  what.options.placement = placement_kind::processes;
+  what.options.communicator = by->over;
+}
+
+cluster_environment_ptr place_of_rank(const std::optional<launched>& by, const cluster_facts& from,
+                                      std::int32_t rank, std::int32_t world) {
+  if (by) {
+    try {
+      const auto found = by->over == communicator_kind::mpi ? mpi_environment(from)
+                                                            : detect_environment(from).which;
+      if (found && found->rank() == rank && found->world() == world) return found;
+    } catch (const user_error&) {  // rank and world are known; only the host is not
+    }
+  }
+  return std::make_shared<local_environment>(rank, world);
+}
+
+void refuse_copies(const cluster_facts& from, const std::optional<launched>& by) {
+  if (by || !from.variable) return;
+  const auto found = detect_environment(from).which;
+  if (!found || runs_once(from, *found) || found->name() == "mpi") return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("{0} has started {1} processes of troupe, and each would run the "
+                               "whole job: start it once, with --ranks {1} --placement processes, "
+                               "or with mpirun -n {1}",
+                               found->name(), found->world()));
+}
+
+std::string place_note(const launched& by) {
+  return fmt::format("{} started {} processes: they are the ranks, over {}", by.by, by.place.world,
+                     to_string(by.over));
+}
+
+std::string place_is_fixed(const launched& by) {
+  return fmt::format("{0} has started the processes of the ranks: call {0} {1} N again", by.by,
+                     by.count);
+}
+
+}  // namespace troupe::program

@@ -1,0 +1,63 @@
+// A call of the program by a launcher (mpirun, torchrun, srun, jsrun) that has started several
+// processes: they are the ranks of one job.
+#pragma once
+
+#include "apps/troupe/settings.hpp"
+#include "troupe/communicator.hpp"
+#include "troupe/ports.hpp"
+#include "troupe/trainer.hpp"
+
+#include <optional>
+#include <string>
+
+namespace troupe::program {
+
+/// What a launcher says about this process and its job.
+struct launched {
+  placed_rank place;
+  std::string by;     ///< the launcher, as users call it: `mpirun`
+  std::string count;  ///< its flag for the number of processes: `-n`
+  /// What carries the collectives: mpi for mpirun, and else tcp.
+  communicator_kind over = communicator_kind::mpi;
+  bool one_host = false;  ///< all ranks are on this host; false when in doubt
+  /// For tcp: where the processes learn of each other (backends/torch/tcp_store.hpp), and whether
+  /// the launcher serves that itself.
+  /// @{
+  std::string store_host{};
+  std::uint16_t store_port = 0;
+  bool store_is_served = false;
+  std::string store_prefix{};
+  /// @}
+};
+
+/// mpirun, by the variables of Open MPI and PMI, also if it has started one process only.
+std::optional<launched> by_mpirun(const cluster_facts& from);
+
+/// The launcher of this process. Nothing: no launcher has started several processes of this
+/// program, or its variables contradict each other (`refuse_copies` says which). MPI's variables
+/// come first, then those of detect_environment.
+std::optional<launched> launched_by(const cluster_facts& from);
+
+/// Sets `ranks` to the launcher's number of processes. Throws user_error (bad_configuration) if the
+/// settings ask for another number, placement or communicator. Without a launcher nothing happens.
+void take_place(settings& s, const std::optional<launched>& by);
+
+/// The same for a job of these settings: ranks are processes, over the launcher's communicator.
+void take_place(job& what, const std::optional<launched>& by);
+
+/// Where a rank of a job is: by the launcher's variables when it placed the rank, and else on this
+/// host.
+cluster_environment_ptr place_of_rank(const std::optional<launched>& by, const cluster_facts& from,
+                                      std::int32_t rank, std::int32_t world);
+
+/// Throws user_error (bad_configuration) when a launcher that `launched_by` does not support has
+/// started several processes of this program: each would run the whole job.
+void refuse_copies(const cluster_facts& from, const std::optional<launched>& by);
+
+/// The note to the user that the launcher's processes are the ranks.
+std::string place_note(const launched& by);
+
+/// Why a running job cannot get another number of ranks.
+std::string place_is_fixed(const launched& by);
+
+}  // namespace troupe::program

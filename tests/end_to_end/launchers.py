@@ -1,0 +1,162 @@
+"""Goal: the processes that torchrun or srun started are the ranks of one job. Weights equal those of threads, every
+outcome is reported once, and no process is left. There is no Slurm here: `step.py` starts processes with the variables
+that srun sets in each task of a step."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../support"))
+# pylint: disable=wrong-import-position
+from two_hosts import Refused, make_hosts
+from mpi import check_none_left, digest, failure_of, processes_of
+from troupe_program import (PROGRAM, SMALL, Traced, check, check_code, check_equal, check_in, environment, fit, main,
+                            metrics_of, result_of, troupe)
+
+STEP = os.path.join(os.path.dirname(__file__), "step.py")
+JOBS = iter(range(os.getpid() * 100, os.getpid() * 100 + 100))
+
+
+def torchrun(ranks, *more):
+    return {"before": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python", *more,
+                       "--nproc-per-node", str(ranks)]}
+
+
+def srun(ranks, *more):
+    return {"before": [sys.executable, STEP, str(ranks), *more], "SLURM_JOB_ID": str(next(JOBS))}
+
+
+LAUNCHERS = {"torchrun": torchrun, "srun": srun}
+
+
+def story_two_ranks_end_with_the_weights_of_threads_and_print_once(folder):
+    threads = os.path.join(folder, "threads")
+    check_code(fit(threads), 0)
+    for name, launch in LAUNCHERS.items():
+        run = os.path.join(folder, name)
+        ended = check_code(fit(run, **launch(2)), 0)
+        check_equal(digest(run), digest(threads), name)
+        check_equal(metrics_of(run), metrics_of(threads), name)
+        check_equal(ended.err.count(f"{name} started 2 processes: they are the ranks, over tcp\n"), 1, ended)
+        check(not re.search("^(error|warning): ", ended.err, re.M), ended)
+        check_equal(ended.out.count("run folder"), 1, ended)
+        check_none_left(run)
+
+
+def story_four_ranks_validate_and_test_as_threads_do(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, "--ranks", 4), 0)
+    for command in ("validate", "test"):
+        alone = check_code(troupe(command, "--run-dir", run, "--json"), 0)
+        for launch in LAUNCHERS.values():
+            check_equal(check_code(troupe(command, "--run-dir", run, "--json", **launch(4)), 0).out, alone.out)
+
+
+def story_an_exception_is_the_first_cause_and_determines_the_exit_code(folder):
+    for name, launch in LAUNCHERS.items():
+        run = os.path.join(folder, name)
+        ended = fit(run, "--fault", "throw@rank=1,hook=backward,step=9,what=drill", **launch(2))
+        check_equal(ended.code, 1, ended)
+        check_equal(failure_of(run, "type", "what", "rank", "hook", "step"),
+                    ["troupe::injected_fault", "drill", 1, "backward", 9], ended)
+        check_none_left(run)
+
+
+def story_a_killed_rank_ends_the_run_and_is_named(folder):
+    for name, launch in LAUNCHERS.items():
+        for rank, kind, what in ((0, "signal", "SIGKILL"), (1, "lost", None)):
+            run = os.path.join(folder, f"{name}-{rank}")
+            ended = fit(run, "--fault", f"kill@rank={rank},hook=backward,step=3", **launch(2))
+            check(ended.code != 0, ended)
+            check_equal(failure_of(run, "type", "signal", "rank", "step"), [kind, what, rank, 3], ended)
+            check_in(f"rank {rank} failed", ended.err)
+            check_none_left(run)
+
+
+def story_a_call_that_is_refused_is_refused_once_and_no_process_waits(folder):
+    run = os.path.join(folder, "run")
+    for name, launch in LAUNCHERS.items():
+        ended = fit(run, "--ranks", "3", **launch(2))
+        check(ended.code != 0, ended)
+        check_equal(ended.err.count("error: ranks = 3"), 1, ended)
+        check_in(f"{name} started 2 processes", ended.err)
+        check(not os.path.exists(run), ended)
+        check_none_left(run)
+    check_in("over tcp", fit(run, "--communicator", "shm", **srun(2)).err)
+
+
+def story_sigterm_to_the_first_process_stops_at_a_step_boundary_and_resumes(folder):
+    whole, run = os.path.join(folder, "whole"), os.path.join(folder, "run")
+    check_code(fit(whole), 0)
+    place = {"rank": 1, "step": 5}
+    traced = Traced(run, hold=("on_train_batch_start", place), **srun(2))
+    traced.wait_for("on_train_batch_start", **place)
+    first = min(pid for pid, _ in processes_of(run) if task_of(pid) == "0")
+    os.kill(first, signal.SIGTERM)
+    traced.wait_for_note("stopping")
+    traced.release()
+    ended = traced.end()
+    check_equal(result_of(run)["status"], "stopped", ended)
+    check_none_left(run)
+    check_code(fit(run, "--resume", "latest", **srun(2)), 0)
+    check_equal(digest(run), digest(whole))
+
+
+def task_of(pid):
+    with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as f:
+        found = [line for line in f.read().split("\0") if line.startswith("SLURM_PROCID=")]
+    return found[0].partition("=")[2] if found else None
+
+
+def story_a_port_that_is_in_use_is_named(folder):
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = fit(os.path.join(folder, "run"), MASTER_PORT=str(port), SLURM_NTASKS="2", SLURM_STEP_NUM_TASKS="2",
+                    SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODELIST="127.0.0.1")
+    check(ended.code != 0, ended)
+    check_in(f":{port}", ended.err)
+    check_in("set MASTER_PORT", ended.err)
+
+
+def torchrun_of(host, number):
+    """torchrun on one of two hosts, with two processes on each."""
+    return host.inside(sys.executable, "-m", "torch.distributed.run", "--no-python", "--nnodes", "2", "--node-rank",
+                       str(number), "--nproc-per-node", "2", "--master-addr", "10.77.0.1", "--master-port", "29411")
+
+
+def story_ranks_on_two_hosts_end_with_the_weights_of_threads(folder):
+    threads, run = os.path.join(folder, "threads"), os.path.join(folder, "run")
+    try:
+        hosts = make_hosts()
+    except (Refused, OSError) as why:
+        print(f"no two hosts here: {why}")
+        return
+    try:
+        check_code(fit(threads, "--ranks", 4), 0)
+        ended = check_code(fit(run, MASTER_ADDR="10.77.0.1", **srun(4, *(host.pid for host in hosts))), 0)
+        check_equal(digest(run), digest(threads), ended)
+        killed = os.path.join(folder, "killed")
+        ended = fit(killed, "--fault", "kill@rank=3,hook=backward,step=3", MASTER_ADDR="10.77.0.1",
+                    **srun(4, *(host.pid for host in hosts)))
+        check_equal(failure_of(killed, "type", "rank", "step"), ["lost", 3, 3], ended)
+        check_none_left(killed)
+        nodes = [torchrun_of(host, number) for number, host in enumerate(hosts)]
+        both = os.path.join(folder, "torchrun")
+        with subprocess.Popen([*nodes[1], PROGRAM, "fit", "--run-dir", both, *SMALL], env=environment({}),
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as second:
+            ended = check_code(fit(both, before=nodes[0]), 0)
+            check_equal(second.wait(), 0, ended)
+        check_equal(digest(both), digest(threads), ended)
+    finally:
+        for host in hosts:
+            host.close()
+
+
+if __name__ == "__main__":
+    if not PROGRAM:
+        print("SKIPPED: no program")
+        sys.exit(77)
+    main(globals())

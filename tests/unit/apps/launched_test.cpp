@@ -1,0 +1,206 @@
+// Goal: a job that a launcher has started takes its rank and its number of ranks from it. Settings
+// that contradict the launcher are refused with the fix.
+#include "apps/troupe/launched.hpp"
+#include "apps/troupe/settings_sources.hpp"
+#include "tests/unit/apps/small_schema.hpp"
+#include "troupe/failure.hpp"
+
+#include <map>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::program;
+using namespace troupe::testing;
+
+namespace {
+
+const launched first_of_four{.place = {0, 4}, .by = "mpirun", .count = "-n"};
+
+settings settings_with(std::vector<given::flag_value> flags) {
+  return settled(join(table(), {{}, {}, {}, std::move(flags)}));
+}
+
+std::string place_refusal(std::vector<given::flag_value> flags) {
+  auto all = settings_with(std::move(flags));
+  try {
+    take_place(all, first_of_four);
+  } catch (const user_error& error) {
+    CHECK(error.code() == errc::bad_configuration);
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+}  // namespace
+
+TEST_CASE("under mpirun a job has mpirun's number of ranks and the mpi communicator") {
+  using Catch::Matchers::Contains;
+  auto all = settings_with({});
+  take_place(all, first_of_four);
+  CHECK(all.integer("ranks") == 4);
+  job what;
+  take_place(what, first_of_four);
+  CHECK(what.options.placement == placement_kind::processes);
+  CHECK(what.options.communicator == communicator_kind::mpi);
+
+  CHECK(place_refusal({{"ranks", "--ranks", {"4"}},
+                       {"communicator", "--communicator", {"mpi"}},
+                       {"placement", "--placement", {"processes"}}}) == "nothing was refused");
+  CHECK_THAT(place_refusal({{"ranks", "--ranks", {"3"}}}),
+             Contains("mpirun -n 3") && Contains("--ranks 4"));
+  CHECK_THAT(place_refusal({{"placement", "--placement", {"threads"}}}),
+             Contains("without mpirun"));
+  CHECK_THAT(place_refusal({{"communicator", "--communicator", {"tcp"}}}),
+             Contains("--placement processes for tcp"));
+}
+
+namespace {
+
+cluster_facts facts(std::map<std::string, std::string> set) {
+  cluster_facts all;
+  all.variable = [set = std::move(set)](const std::string& name) -> std::optional<std::string> {
+    const auto found = set.find(name);
+    return found == set.end() ? std::nullopt : std::optional{found->second};
+  };
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("torchrun's and srun's processes are ranks over tcp, and jsrun's") {
+  const auto torchrun = launched_by(facts({{"TORCHELASTIC_RUN_ID", "x"},
+                                           {"TORCHELASTIC_RESTART_COUNT", "2"},
+                                           {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                           {"WORLD_SIZE", "4"},
+                                           {"LOCAL_WORLD_SIZE", "4"},
+                                           {"RANK", "3"},
+                                           {"LOCAL_RANK", "3"},
+                                           {"MASTER_ADDR", "one"},
+                                           {"MASTER_PORT", "4711"}}));
+  REQUIRE(torchrun);
+  CHECK(torchrun->place == placed_rank{3, 4});
+  CHECK(torchrun->by == "torchrun");
+  CHECK(torchrun->over == communicator_kind::tcp);
+  CHECK(torchrun->one_host);
+  CHECK(torchrun->store_is_served);
+  CHECK(torchrun->store_host == "one");
+  CHECK(torchrun->store_port == 4711);
+  CHECK(torchrun->store_prefix == "troupe x 2 ");
+
+  const auto slurm = [](const char* hosts) {
+    return launched_by(facts({{"SLURM_NTASKS", "4"},
+                              {"SLURM_PROCID", "2"},
+                              {"SLURM_LOCALID", "0"},
+                              {"SLURM_NODELIST", "n[7-8]"},
+                              {"SLURM_JOB_ID", "123456"},
+                              {"SLURM_STEP_NUM_TASKS", "4"},
+                              {"SLURM_STEP_NUM_NODES", hosts}}));
+  };
+  REQUIRE(slurm("2"));
+  CHECK(slurm("2")->place == placed_rank{2, 4});
+  CHECK(slurm("2")->by == "srun");
+  CHECK_FALSE(slurm("2")->one_host);
+  CHECK(slurm("1")->one_host);
+  CHECK_FALSE(slurm("2")->store_is_served);
+  CHECK(slurm("2")->store_host == "n7");
+  CHECK(slurm("2")->store_port == 18456);
+
+  auto lsf = facts({{"LSB_JOBID", "7"},
+                    {"LSB_DJOB_RANKFILE", "file"},
+                    {"JSM_NAMESPACE_SIZE", "2"},
+                    {"JSM_NAMESPACE_RANK", "1"},
+                    {"JSM_NAMESPACE_LOCAL_RANK", "0"}});
+  lsf.lines = [](const std::string&) { return std::vector<std::string>{"login", "a", "b"}; };
+  lsf.host = "b";
+  const auto jsrun = launched_by(lsf);
+  REQUIRE(jsrun);
+  CHECK(jsrun->by == "jsrun");
+  CHECK(jsrun->store_host == "a");
+  CHECK(jsrun->store_port == 10007);
+}
+
+TEST_CASE("no launcher: one process, a batch script, or variables that contradict each other") {
+  CHECK_FALSE(launched_by({}));
+  CHECK_FALSE(launched_by(facts({})));
+  CHECK_FALSE(launched_by(facts({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}})));
+  CHECK(by_mpirun(facts({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}})));
+  CHECK_FALSE(launched_by(facts(
+      {{"TORCHELASTIC_RUN_ID", "x"}, {"WORLD_SIZE", "1"}, {"RANK", "0"}, {"LOCAL_RANK", "0"}})));
+  CHECK_FALSE(launched_by(facts({{"SLURM_NTASKS", "4"},
+                                 {"SLURM_PROCID", "0"},
+                                 {"SLURM_LOCALID", "0"},
+                                 {"SLURM_STEP_NUM_TASKS", "1"}})));
+  const auto wrong = facts(
+      {{"TORCHELASTIC_RUN_ID", "x"}, {"WORLD_SIZE", "2"}, {"RANK", "2"}, {"LOCAL_RANK", "0"}});
+  CHECK_FALSE(launched_by(wrong));
+  CHECK_THROWS_WITH(refuse_copies(wrong, std::nullopt),
+                    Catch::Matchers::Contains("it says rank 2 of 2"));
+}
+
+TEST_CASE("mpirun's variables come before those of the job in which it was called") {
+  const auto found = launched_by(facts({{"SLURM_NTASKS", "4"},
+                                        {"SLURM_PROCID", "0"},
+                                        {"SLURM_STEP_NUM_TASKS", "4"},
+                                        {"OMPI_COMM_WORLD_RANK", "1"},
+                                        {"OMPI_COMM_WORLD_SIZE", "2"},
+                                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}));
+  REQUIRE(found);
+  CHECK(found->by == "mpirun");
+  CHECK(found->over == communicator_kind::mpi);
+  CHECK(found->place == placed_rank{1, 2});
+  CHECK(found->one_host);
+}
+
+TEST_CASE("several copies by a launcher without a main address are refused") {
+  using Catch::Matchers::Contains;
+  const auto xla = facts({{"PJRT_DEVICE", "TPU"}, {"PJRT_LOCAL_PROCESS_COUNT", "4"}});
+  CHECK_FALSE(launched_by(xla));
+  CHECK_THROWS_WITH(refuse_copies(xla, std::nullopt),
+                    Contains("xla has started 4 processes") &&
+                        Contains("--ranks 4 --placement processes") && Contains("mpirun -n 4"));
+  CHECK_NOTHROW(refuse_copies({}, std::nullopt));
+  CHECK_NOTHROW(refuse_copies(xla, first_of_four));
+}
+
+TEST_CASE("torchrun's number of processes and tcp contradict other settings") {
+  using Catch::Matchers::Contains;
+  const launched by{.place = {0, 2},
+                    .by = "torchrun",
+                    .count = "--nproc-per-node",
+                    .over = communicator_kind::tcp};
+  auto three = settings_with({{"ranks", "--ranks", {"3"}}});
+  CHECK_THROWS_WITH(take_place(three, by), Contains("torchrun --nproc-per-node 3"));
+  auto shm = settings_with({{"communicator", "--communicator", {"shm"}}});
+  CHECK_THROWS_WITH(take_place(shm, by), Contains("over tcp; leave it out"));
+  job what;
+  take_place(what, by);
+  CHECK(what.options.communicator == communicator_kind::tcp);
+}
+
+TEST_CASE("a rank that a launcher placed knows its host from the launcher's variables") {
+  const auto mpirun = facts({{"OMPI_COMM_WORLD_SIZE", "4"},
+                             {"OMPI_COMM_WORLD_RANK", "3"},
+                             {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  CHECK(place_of_rank(first_of_four, mpirun, 3, 4)->local_rank() == 1);
+  CHECK(place_of_rank(first_of_four, mpirun, 2, 4)->local_rank() == 2);  // not this rank
+  CHECK(place_of_rank(first_of_four, facts({}), 3, 4)->local_rank() == 3);
+  CHECK(place_of_rank(std::nullopt, mpirun, 3, 4)->name() == "local");
+}
+
+TEST_CASE("under mpirun a run folder with placement threads is accepted") {
+  settings all = settings_with({});
+  REQUIRE_FALSE(all.set("placement", std::string{"threads"}, {source::file, "config.toml"}));
+  REQUIRE_FALSE(all.set("ranks", std::int64_t{4}, {source::file, "config.toml"}));
+  CHECK_NOTHROW(take_place(all, first_of_four));
+}
+
+TEST_CASE("without mpirun the settings are unchanged") {
+  auto all = settings_with({{"ranks", "--ranks", {"3"}}});
+  take_place(all, std::nullopt);
+  CHECK(all.integer("ranks") == 3);
+  job what;
+  take_place(what, std::nullopt);
+  CHECK(what.options.placement == placement_kind::threads);
+}
