@@ -59,8 +59,8 @@ bool comes_back(const failure& what, const failure& before) {
   if (from_outside) return false;
   // An exception may be thrown on every rank, and each time another one is the first.
   const bool anywhere = what.kind == failure_kind::exception;
-  return what.kind == before.kind && what.type == before.type && what.hook == before.hook &&
-         (anywhere || what.rank == before.rank);
+  return what.kind == before.kind && what.type == before.type && what.signal == before.signal &&
+         what.hook == before.hook && (anywhere || what.rank == before.rank);
 }
 
 failure_id failure_record::next_id() const {

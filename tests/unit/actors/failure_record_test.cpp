@@ -127,6 +127,9 @@ TEST_CASE("a failure comes back at the same place, unless something outside caus
   auto elsewhere = killed;
   elsewhere.rank = 2;
   CHECK_FALSE(comes_back(elsewhere, killed));
+  auto from_outside = killed;
+  from_outside.signal = "SIGKILL";
+  CHECK_FALSE(comes_back(killed, from_outside));  // another failure
   killed.signal = "SIGKILL";
   CHECK_FALSE(comes_back(killed, killed));
 }
