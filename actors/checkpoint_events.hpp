@@ -83,6 +83,7 @@ struct answered {
   std::vector<std::string> names;  ///< of a list
   bool has_monitor = false;        ///< what a commit file that was read says
   double monitor = 0;
+  bool missing = false;  ///< `text` says that the path is not there
 };
 /// Asks for `flushed`, which follows when nothing is in flight and nothing waits.
 struct flush {};

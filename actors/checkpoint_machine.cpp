@@ -139,8 +139,14 @@ void checkpoint_machine::handle(const answered& e, actions& out) {
     kept_[at_].has_monitor = e.has_monitor;
     kept_[at_].monitor = e.monitor;
   }
+  const bool renames_retired = phase_ == phase::retiring && at_ % 2 == 0;
+  if (e.missing && renames_retired) {  // something else has removed it
+    gone(retiring_[at_ / 2]);
+    at_ += 2;
+    return next_operation(out);
+  }
   if (!e.text.empty()) return went_wrong(e.text, out);
-  if (phase_ == phase::retiring && at_ % 2 == 0) gone(retiring_[at_ / 2]);
+  if (renames_retired) gone(retiring_[at_ / 2]);
   ++at_;
   next_operation(out);
 }

@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 namespace troupe {
@@ -210,6 +211,7 @@ void checkpointer_state::answered(const storage_answered& m) {
   checkpointing::answered e;
   e.number = m.id;
   e.text = m.what->text;
+  e.missing = m.what->error == std::errc::no_such_file_or_directory;
   e.names = m.what->names;
   if (e.text.empty() && std::exchange(removing, false)) e.text = remove_in_format(retiring);
   if (m.what->bytes) {

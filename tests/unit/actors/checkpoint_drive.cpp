@@ -81,6 +81,7 @@ bool checkpoint_drive::step() {
   } else {
     const auto result = disk.perform(*next());
     e.text = result.text;
+    e.missing = result.error == std::errc::no_such_file_or_directory;
     e.names = result.names;
     if (result.bytes) {
       const auto last = io->facts(*result.bytes, "manifest").loop.last;

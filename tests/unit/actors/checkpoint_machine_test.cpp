@@ -378,6 +378,25 @@ TEST_CASE("any single failed operation is reported and the next checkpoint succe
   }
 }
 
+TEST_CASE("checkpoints that something else has removed are not removed again", "[checkpoint]") {
+  checkpoint_drive drive{keep(2, 0)};
+  for (const std::int64_t step : {10, 20}) {
+    drive.offer(step, 0.1);
+    drive.run();
+  }
+  for (const auto* name : {"step-00000010", "step-00000020"})
+    REQUIRE(drive.disk.perform(storage_ops::remove{"run/checkpoints/" + std::string{name}})
+                .text.empty());
+  drive.said.clear();
+  for (const std::int64_t step : {30, 40, 50}) {
+    drive.offer(step, 0.1);
+    drive.run();
+  }
+  CHECK(drive.failures().empty());
+  CHECK(drive.written() == steps{30, 40, 50});
+  CHECK(drive.entries() == names{"latest", "step-00000040", "step-00000050"});
+}
+
 TEST_CASE("a disk that stays full: failures are reported and the old checkpoint survives",
           "[checkpoint]") {
   checkpoint_drive drive{keep(1, 0)};
