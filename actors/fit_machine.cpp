@@ -46,11 +46,7 @@ bool splits_closure(const std::vector<hook>& all, std::size_t n) {
 
 void check_lengths(const fit_plan& plan, const optimizer_facts& optimizers,
                    const fit_intervals& lengths, std::int64_t epoch) {
-  if (plan.max_epochs >= 0 && epoch > plan.max_epochs)
-    throw user_error(errc::bad_configuration,
-                     fmt::format("{} has finished {} epochs, but max_epochs is {}: raise "
-                                 "max_epochs to train on",
-                                 plan.resume, epoch, plan.max_epochs));
+  check_epochs(plan, epoch);
   if (optimizers.splits_batches) refuse_accumulated_splits(plan);
   if (!plan.val_by_time && plan.check_val_every_n_epoch > 0)
     check_validation_interval(lengths.validation_interval(), lengths.train_batches());

@@ -224,6 +224,14 @@ std::uint64_t fit_plan::digest() const {
   return h.add(run_batches).digest();
 }
 
+void check_epochs(const fit_plan& plan, std::int64_t finished) {
+  if (plan.max_epochs < 0 || finished <= plan.max_epochs) return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("{} has finished {} epochs, but max_epochs is {}: raise max_epochs "
+                               "to train on",
+                               plan.resume, finished, plan.max_epochs));
+}
+
 std::ostream& operator<<(std::ostream& out, const fit_plan& plan) {
   out << plan.purpose << " epochs " << plan.max_epochs;
   if (plan.max_steps) out << " steps " << *plan.max_steps;

@@ -280,7 +280,7 @@ void check_job(const job& what, const ports& world) {
   auto found = with_checkpoint_found(std::move(asked), world);
   settle_devices(found, world);
   found.options.ranks = shards_of(found, world);
-  checked_plan(found);
+  const auto plan = checked_plan(found);
   check(found.options.time);
   if (found.options.placement == placement_kind::threads)
     choose_communicator(world, found.options.communicator.name);
@@ -291,6 +291,7 @@ void check_job(const job& what, const ports& world) {
   const auto io = checkpoint_format(found, world);
   if (path.empty() || !io) return found.recipe->check_fit(found.options, nullptr, path);
   const auto from = io->read(path);
+  check_epochs(plan, from.loop.epoch);
   found.recipe->check_fit(found.options, &from, path);
 }
 
