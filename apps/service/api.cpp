@@ -133,6 +133,11 @@ http_answer start(const http_request& asked, job_book& jobs) {
 http_answer order(const http_request& asked, job_book& jobs, const std::string& name,
                   const std::string& what) {
   const auto body = body_of(asked);
+  const std::string known = what == "stop" ? "now" : what == "scale" ? "ranks" : "";
+  for (const auto& [field, value] : body.items())
+    if (field != known)
+      throw refused(400, fmt::format("{} takes no \"{}\"{}", what, field,
+                                     known.empty() ? "" : ", but \"" + known + "\""));
   if (what == "stop") {
     const auto now = body.find("now");
     if (now != body.end() && !now->is_boolean())

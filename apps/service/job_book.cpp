@@ -207,6 +207,7 @@ void job_book::launch(const kept_job_ptr& one) {
   one->running = true;
   one->recorded = false;
   one->outcome.reset();
+  one->ranks_wanted.reset();
   one->held = {};
   auto events = std::make_shared<troupe::event_stream>(loop_.get_executor());
   asio::co_spawn(loop_, record(one, events), asio::detached);
@@ -241,7 +242,8 @@ void job_book::started(const kept_job_ptr& one, const troupe::job_handle& held) 
   if (!one->running) return;
   if (one->abort_wanted) return held.abort("a client of the service ended the job at once");
   if (one->stop_wanted) return held.stop();
-  if (draining_) held.stop(troupe::stop_reason::terminate);
+  if (draining_) return held.stop(troupe::stop_reason::terminate);
+  if (one->ranks_wanted) held.scale(*one->ranks_wanted);
 }
 
 void job_book::ended_if_recorded(const kept_job_ptr& one) {
@@ -297,9 +299,16 @@ void job_book::stop(const std::string& name, bool now) {
 void job_book::scale(const std::string& name, std::int32_t ranks) {
   const auto one = find(name);
   if (!one->running) throw refused(409, fmt::format("the job \"{}\" does not run", name));
-  if (job_of(one->request).options.placement != troupe::placement_kind::processes)
+  const auto options = job_of(one->request).options;
+  if (options.placement != troupe::placement_kind::processes)
     throw refused(409, "the ranks are threads: start the job with options.placement processes");
+  if (!options.elastic.enabled())
+    throw refused(409, "the job has no restarts: start it with options.max_restarts above 0");
+  if (ranks > options.ranks)
+    throw refused(409, fmt::format("{} ranks are more than the options.ranks of the job, {}", ranks,
+                                   options.ranks));
   one->events.add("service", {{"event", "scale"}, {"ranks", ranks}});
+  one->ranks_wanted = ranks;
   one->held.scale(ranks);
 }
 

@@ -47,6 +47,7 @@ struct kept_job {
   bool running = false;      ///< from the start on until the outcome is known
   bool stop_wanted = false;  ///< by a client: not resumed after a restart
   bool abort_wanted = false;
+  std::optional<std::int32_t> ranks_wanted{};  ///< asked for before the run had started
   /// Set when the run ends: the session's outcome, and whether the journal has all events of the
   /// run.
   std::optional<troupe::job_outcome> outcome;

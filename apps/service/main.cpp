@@ -14,6 +14,7 @@
 #include <boost/asio/signal_set.hpp>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <system_error>
@@ -93,6 +94,8 @@ std::unique_ptr<http_server> served(asio::io_context& loop, const flags& all,
 }
 
 void run(const flags& all) {
+  if (all.folder.empty())
+    throw user_error(errc::bad_configuration, "--folder is empty: name the folder of the jobs");
   boost::system::error_code error;
   const auto at = asio::ip::make_address(all.address, error);
   if (error)
@@ -159,6 +162,9 @@ int main(int count, char** arguments) {
   } catch (const user_error& error) {
     fmt::print(stderr, "error: {}\n", error.what());
     return static_cast<int>(error.code());
+  } catch (const std::filesystem::filesystem_error& error) {  // as of a name that is too long
+    fmt::print(stderr, "error: --folder {}: {}\n", error.path1().string(), error.code().message());
+    return static_cast<int>(errc::bad_configuration);
   }
   return 0;
 }

@@ -75,6 +75,17 @@ def story_stop_resume_and_scale(folder):
     check_equal(service.end(), 0)
 
 
+def story_a_job_is_scaled_before_it_has_started(folder):
+    service = Service(folder)
+    service.start(ENDLESS, "run")
+    check_in("more than the options.ranks of the job, 2", service.ask("POST", "/v1/jobs/run/scale", {"ranks": 3})[1])
+    service.post("/v1/jobs/run/scale", {"ranks": 1})
+    service.wait_for("run", lambda job: job["status"] and job["status"]["ranks"] == 1, "one process")
+    service.post("/v1/jobs/run/stop", {"now": True})
+    service.wait_for_end("run")
+    check_equal(service.end(), 0)
+
+
 def story_a_killed_rank_is_shown_and_the_job_goes_on(folder):
     service = Service(folder)
     service.start(ENDLESS, "run")
@@ -235,6 +246,8 @@ def story_wrong_requests_are_answered(folder):
     check_equal(service.ask("POST", "/v1/jobs", {**SMALL, "name": "more"})[0], 429)
     for path, body in (("stop", {"now": 1}), ("scale", {"ranks": 0}), ("scale", {})):
         check_equal(service.ask("POST", f"/v1/jobs/run/{path}", body)[0], 400)
+    check_in('stop takes no "nwo", but "now"', service.ask("POST", "/v1/jobs/run/stop", {"nwo": True})[1])
+    check_equal(service.ask("POST", "/v1/jobs/run/resume", {"now": True})[0], 400)
     check_equal(service.ask("GET", "/v1/jobs/run/events?after=x")[0], 400)
     check_equal(service.ask("GET", "/healthz"), (200, "ok\n"))
     check_equal(service.ask("GET", "/readyz"), (200, "ready\n"))
@@ -315,6 +328,10 @@ def story_flags_are_read_as_those_of_troupe(folder):
         code, out, error = said(*flags)
         check_in(why, error)
         check_equal((code, out), (3 if "missing" in flags else 2, ""))
+    for name, why in (("", "--folder is empty"), ("a" * 300, "the folder cannot be written")):
+        code, _, error = said("--folder", name)
+        check_in(why, error)
+        check_equal(code, 3)
     code, out, error = said("--version")
     check_equal((code, out.split()[0], error), (0, "troupe_service", ""))
     code, out, error = said("--help")
