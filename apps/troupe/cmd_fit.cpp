@@ -117,8 +117,7 @@ private:
     const auto note = [this](const std::string& text) { around_.screen.note(text); };
     try {
       runner.serve(plan_.folder, [this, &runner, note](const std::string& line) {
-        return answer_request(line, runner, live_, ranks_fixed(shared_.options, around_.place),
-                              note);
+        return answer_request(line, runner, live_, {shared_.options, around_.place}, note);
       });
     } catch (const user_error& error) {
       around_.screen.warning(error.what());

@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 namespace troupe::program {
 
 namespace {
@@ -134,6 +136,9 @@ program_end run_program(std::vector<std::string> arguments, const context& aroun
   } catch (const user_error& error) {
     around.screen.error(error.what());
     return {static_cast<int>(error.code()), false};
+  } catch (const std::filesystem::filesystem_error& error) {  // as of a name that is too long
+    around.screen.error(fmt::format("{}: {}", error.path1().string(), error.code().message()));
+    return {static_cast<int>(errc::bad_configuration), false};
   } catch (const std::exception& error) {
     // Only a bug causes an exception here: a job's failure is a value.
     around.screen.error(fmt::format("internal error: {}", error.what()));

@@ -71,14 +71,21 @@ ordered_json live_status::as_json() const {
   return all;
 }
 
-std::string ranks_fixed(const trainer_options& options, const std::optional<launched>& by) {
+namespace {
+
+// Why the job cannot have this number of ranks; empty: it can. `shards` is 0 before the job knows.
+std::string wrong_number(const rank_rules& rules, std::int32_t ranks, std::int32_t shards) {
+  const auto& [options, by] = rules;
   if (by) return place_is_fixed(*by);
   if (options.placement != placement_kind::processes)
     return "the ranks are threads of the program: begin the run with --placement processes";
+  if (!options.elastic.enabled())
+    return "the run has no restarts: begin it with --max-restarts above 0";
+  if (ranks < options.elastic.min_ranks)
+    return fmt::format("elastic.min_ranks is {}", options.elastic.min_ranks);
+  if (shards > 0 && ranks > shards) return fmt::format("the run has {} shards", shards);
   return {};
 }
-
-namespace {
 
 ordered_json wrong(const std::string& why) { return {{"error", why}}; }
 
@@ -119,7 +126,7 @@ private:
 }  // namespace
 
 std::string answer_request(const std::string& line, job_runner& runner, const live_status& live,
-                           const std::string& fixed,
+                           const rank_rules& rules,
                            const std::function<void(const std::string&)>& note) {
   const request asked{line};
   if (!asked.is_object())
@@ -144,7 +151,8 @@ std::string answer_request(const std::string& line, job_runner& runner, const li
     if (!ranks)
       return answer_text(
           wrong(R"("ranks" of scale is no number of ranks: give an integer from 1 on)"));
-    if (!fixed.empty()) return answer_text(wrong("the number of ranks cannot change: " + fixed));
+    if (const auto why = wrong_number(rules, *ranks, live.as_status().shards); !why.empty())
+      return answer_text(wrong(fmt::format("the run cannot go on with {} ranks: {}", *ranks, why)));
     note(fmt::format("asked to go on with {} ranks", *ranks));
     runner.scale(*ranks);
     return answer_text(agreed());

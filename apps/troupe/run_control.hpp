@@ -37,13 +37,16 @@ private:
   bool fitted_ = false;
 };
 
-/// Answers one line. `note` shows the user of the program what was asked for. Scaling is refused
-/// with `fixed` as the reason unless that is empty.
-std::string answer_request(const std::string& line, job_runner& runner, const live_status& live,
-                           const std::string& fixed,
-                           const std::function<void(const std::string&)>& note);
+/// What the number of ranks depends on.
+struct rank_rules {
+  trainer_options options{};
+  std::optional<launched> by{};
+};
 
-/// Why the number of these ranks cannot change; empty: it can.
-std::string ranks_fixed(const trainer_options& options, const std::optional<launched>& by);
+/// Answers one line. `note` shows the user of the program what was asked for. A number of ranks
+/// that the job cannot have is refused with the reason.
+std::string answer_request(const std::string& line, job_runner& runner, const live_status& live,
+                           const rank_rules& rules,
+                           const std::function<void(const std::string&)>& note);
 
 }  // namespace troupe::program

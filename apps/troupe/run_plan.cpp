@@ -36,9 +36,9 @@ std::string newest_run() {
                                runs_folder));
 }
 
-// The newest good checkpoint of the plan's folder.
-void take_latest(run_plan& plan) {
-  auto found = latest_checkpoint(plan.folder);
+// The newest good checkpoint of a run.
+void take_latest(run_plan& plan, const std::string& run) {
+  auto found = latest_checkpoint(run);
   for (const auto& bad : found.refused)
     plan.notes.push_back(
         fmt::format("passed over a damaged checkpoint: {}; took {}", bad.why, found.path));
@@ -46,7 +46,14 @@ void take_latest(run_plan& plan) {
   plan.step = inspect_checkpoint(plan.checkpoint).loop.steps;
 }
 
+// Whether `path` is the folder of a run, not of a checkpoint.
+bool holds_checkpoints(const std::string& path) {
+  return holds_run(path) && !list_checkpoints(path).empty();
+}
+
+// A checkpoint, or of a run its newest good one.
 void take_path(run_plan& plan, const std::string& path) {
+  if (holds_checkpoints(path)) return take_latest(plan, path);
   plan.step = verify_checkpoint(path).loop.steps;
   plan.checkpoint = path;
 }
@@ -56,7 +63,8 @@ std::string folder_of(const settings& first) {
   if (first.is_set("run_dir")) return first.text("run_dir");
   if (!first.is_set("resume")) return {};
   const auto resume = first.text("resume");
-  return resume == latest_word ? newest_run() : run_of_checkpoint(resume).value_or("");
+  if (resume == latest_word) return newest_run();
+  return holds_checkpoints(resume) ? resume : run_of_checkpoint(resume).value_or("");
 }
 
 void resume(run_plan& plan, const std::string& from) {
@@ -69,7 +77,7 @@ void resume(run_plan& plan, const std::string& from) {
   } else if (list_checkpoints(plan.folder).empty()) {
     plan.notes.push_back(fmt::format("{} has no checkpoint yet: the run begins anew", plan.folder));
   } else {
-    take_latest(plan);
+    take_latest(plan, plan.folder);
   }
 }
 
@@ -135,7 +143,7 @@ run_plan plan_evaluation(const schema& all, given what, const std::string& comma
   if (!from.empty() && from != latest_word) {
     take_path(plan, from);
   } else if (!plan.folder.empty()) {
-    take_latest(plan);
+    take_latest(plan, plan.folder);
   } else if (!plan.settings.is_set("init_weights")) {
     throw user_error(errc::bad_usage,
                      fmt::format("{} needs weights: name a run with --run-dir, a checkpoint with "

@@ -87,22 +87,25 @@ private:
 };
 
 toml::table parsed(const std::string& file) {
-  // A folder opens as a file does and reads as an empty one.
+  // A folder opens as a file does and reads as an empty one; a pipe can be read only once.
   std::error_code ignored;
-  if (std::filesystem::is_directory(file, ignored))
+  const auto kind = std::filesystem::status(file, ignored);
+  const auto refuse = [&](const std::string& why) {
     throw user_error(errc::bad_configuration,
-                     fmt::format("cannot read the configuration {}: it is a folder; name a TOML "
-                                 "file, as {}",
-                                 file, (std::filesystem::path{file} / "config.toml").string()));
+                     fmt::format("cannot read the configuration {}: {}", file, why));
+  };
+  if (std::filesystem::is_directory(kind))
+    refuse("it is a folder; name a TOML file, as " +
+           (std::filesystem::path{file} / "config.toml").string());
+  if (std::filesystem::exists(kind) && !std::filesystem::is_regular_file(kind))
+    refuse("it is no regular file; name a TOML file");
   try {
     return toml::parse_file(file);
   } catch (const toml::parse_error& error) {
     const auto line = error.source().begin.line;
     if (line == 0)
-      throw user_error(errc::bad_configuration,
-                       fmt::format("cannot read the configuration {}: {}; check its name, or print "
-                                   "one with the command `config print`",
-                                   file, error.description()));
+      refuse(fmt::format("{}; check its name, or print one with the command `config print`",
+                         error.description()));
     throw user_error(errc::bad_configuration,
                      fmt::format("{}:{}: not TOML: {}", file, line, error.description()));
   }

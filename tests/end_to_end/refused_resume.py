@@ -60,6 +60,7 @@ def story_a_resume_with_a_forbidden_change_names_it_and_writes_nothing(folder):
             (5, ["it is of sgd, not of adam"], ["--optimizer", "adam"]),
             (6, ["nccl"], ["--communicator", "nccl"]),
             (3, ["val_check_interval"], ["--val-check-interval", 0]),
+            (3, ["has finished 1 epochs, but max_epochs is 0"], ["--max-epochs", 0]),
     ):
         refused(folder, run, code, parts, *HALF, "--resume", "latest", *arguments)
         refused(folder, run, code, parts, "--resume", os.path.join(run, "checkpoints", "latest"), *arguments)
@@ -142,6 +143,12 @@ def story_a_resume_of_a_finished_run_evaluates_its_weights(folder):
     check_equal(checkpoints_of(run)[-1], "step-00000032")
     tested = check_code(troupe("test", "--run-dir", run, "--progress", "never", "--json"), 0).json()
     check_equal(tested["metrics"]["test/accuracy"], before["metrics"]["test/accuracy"])
+    for path in (run, run + "/", os.path.join(run, "checkpoints", "latest")):
+        named = check_code(troupe("test", "--checkpoint", path, "--progress", "never", "--json"), 0).json()
+        check_equal(named["metrics"], tested["metrics"], path)
+    other = os.path.join(folder, "other")
+    check_code(fit(other, "--resume", run, "--max-epochs", 3), 0)
+    check_equal(result_of(other)["epochs"], 3)
 
 
 if __name__ == "__main__":

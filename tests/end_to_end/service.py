@@ -246,7 +246,7 @@ def story_wrong_requests_are_answered(folder):
     check_equal(service.ask("POST", "/v1/jobs", {**SMALL, "name": "more"})[0], 429)
     for path, body in (("stop", {"now": 1}), ("scale", {"ranks": 0}), ("scale", {})):
         check_equal(service.ask("POST", f"/v1/jobs/run/{path}", body)[0], 400)
-    check_in('stop takes no "nwo", but "now"', service.ask("POST", "/v1/jobs/run/stop", {"nwo": True})[1])
+    check_in(r'stop takes no \"nwo\", but \"now\"', service.ask("POST", "/v1/jobs/run/stop", {"nwo": True})[1])
     check_equal(service.ask("POST", "/v1/jobs/run/resume", {"now": True})[0], 400)
     check_equal(service.ask("GET", "/v1/jobs/run/events?after=x")[0], 400)
     check_equal(service.ask("GET", "/healthz"), (200, "ok\n"))

@@ -281,6 +281,20 @@ def story_data_order_prints_the_samples_of_each_batch_and_rank(folder):
                                                      "--json").lines()))
 
 
+def story_a_configuration_that_is_no_regular_file_is_named(folder):
+    piped = ["bash", "-c", "echo 'max_epochs = 1' | \"$0\" \"$@\""]
+    ended = check_code(troupe("config", "print", "--config", "/dev/stdin", before=piped), 3)
+    check_in("/dev/stdin: it is no regular file; name a TOML file", ended.err)
+
+
+def story_a_folder_with_too_long_a_name_is_named(folder):
+    long = os.path.join(folder, "a" * 300)
+    for ended in (fit(long), fit(os.path.join(folder, "run"), "--resume", long), troupe("test", "--run-dir", long)):
+        check(ended.code in (3, 5), ended)
+        check_in(f"{long}", ended.err)
+        check_in("File name too long", ended.err)
+
+
 def story_without_a_terminal_nothing_is_coloured_or_redrawn(folder):
     ended = check_code(fit(os.path.join(folder, "run"), "--progress", "auto"), 0)
     check("\x1b" not in ended.out + ended.err and "\r" not in ended.out + ended.err, ended)
