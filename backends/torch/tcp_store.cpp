@@ -5,7 +5,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
+#include <future>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,9 +18,11 @@ namespace troupe {
 namespace {
 
 using std::chrono::milliseconds;
+using store_ptr = c10::intrusive_ptr<c10d::TCPStore>;
 
-constexpr milliseconds connect_limit = std::chrono::minutes{5};
 constexpr milliseconds answer_limit = std::chrono::seconds{10};
+// TCPStore keeps the patience itself where nothing listens.
+constexpr milliseconds connect_slack = std::chrono::seconds{1};
 
 class torch_store : public launcher_store {
 public:
@@ -69,23 +73,39 @@ private:
     }
   }
 
-  c10::intrusive_ptr<c10d::TCPStore> connected() {
+  store_ptr connected() {
     const std::lock_guard hold{guard_};
     if (!store_) {
-      c10d::TCPStoreOptions options;
-      options.port = where_.port;
-      options.isServer = where_.serves;
-      options.waitWorkers = false;
-      options.timeout = connect_limit;
-      store_ = c10::make_intrusive<c10d::TCPStore>(where_.host, options);
+      store_ = opened();
       store_->setTimeout(answer_limit);
     }
     return store_;
   }
 
+  // The constructor waits without a limit for the first answer of whatever listens there. So
+  // another thread calls it, and is left behind if it does not return.
+  store_ptr opened() const {
+    c10d::TCPStoreOptions options;
+    options.port = where_.port;
+    options.isServer = where_.serves;
+    options.waitWorkers = false;
+    options.timeout = where_.patience;
+    std::packaged_task<store_ptr()> open{[host = where_.host, options] {
+      return c10::make_intrusive<c10d::TCPStore>(host, options);
+    }};
+    auto store = open.get_future();
+    std::thread{std::move(open)}.detach();
+    if (store.wait_for(where_.patience + connect_slack) == std::future_status::ready)
+      return store.get();
+    throw user_error(errc::membership,
+                     fmt::format("what listens at {}:{} is not the store of {}, or its process is "
+                                 "stopped: set MASTER_PORT to a free port",
+                                 where_.host, where_.port, where_.launcher));
+  }
+
   const store_place where_;
   std::mutex guard_;
-  c10::intrusive_ptr<c10d::TCPStore> store_;
+  store_ptr store_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 // one.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,10 +20,11 @@ struct store_place {
   /// What the keys of this job begin with.
   std::string prefix;
   std::string launcher;  ///< for errors: `torchrun`
+  /// How long a process waits for a store that is not there yet, or that does not answer.
+  std::chrono::milliseconds patience = std::chrono::minutes{5};
 };
 
-/// Nothing is connected or served before the first call. A process waits five minutes for a store
-/// that is not there yet, and ten seconds for an answer of the store.
+/// Nothing is connected or served before the first call.
 std::shared_ptr<launcher_store> tcp_store(store_place where);
 
 }  // namespace troupe
