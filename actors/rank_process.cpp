@@ -444,7 +444,7 @@ int run_placed_rank(std::int32_t rank, const std::string& join_info,
     while (const auto parent = placed_client(rank, join_info)) live(*parent, home);
     return 0;
   } catch (const user_error&) {
-    return 1;  // the launcher or mpirun has reported why
+    return 1;  // the first process has reported why
   }
 }
 

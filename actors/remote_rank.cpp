@@ -194,7 +194,8 @@ void remote_rank_state::look() {
 // gets the order nevertheless if the job goes on with it. But if the generation did not form in
 // time, the supervisor waits for its answer, and replaces it when there is none.
 void remote_rank_state::close(const close_generation& m) {
-  // A process that mpirun placed gets the order: killing it would end the MPI of all others.
+  // A process that a launcher placed gets the order: it cannot be started again, and mpirun would
+  // end all others.
   const bool starting = process && processes->children() && !*spoke;
   unasked = starting && m.last;
   if (!unasked) pass(m);

@@ -14,8 +14,8 @@ namespace troupe {
 ///
 /// Until the rank's first message the proxy sends `rank_busy` whenever the process has made
 /// progress. If the generation is closed before that message, the proxy answers for the rank,
-/// unless the generation did not form in time. It kills the process if the job ends, unless mpirun
-/// placed it.
+/// unless the generation did not form in time. It kills the process if the job ends, unless a
+/// launcher such as mpirun placed it.
 spawn_rank_fn remote_ranks(std::shared_ptr<job_processes> processes);
 
 }  // namespace troupe

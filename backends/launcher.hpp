@@ -108,12 +108,12 @@ public:
 /// each child would run main as the user's program does, and start children itself.
 std::shared_ptr<rank_launcher> child_launcher();
 
-/// Processes that something else has placed (mpirun), one per rank. They connect to this process
-/// over TCP and receive the assignment to a rank of a job, for one job after the other. This
-/// process is not one of them. The process of rank 0 is its child, started with the first rank; the
-/// child learns the address first and passes it on to the others (`placed_child`). A process that
-/// has ended is not replaced: every further rank of that place is `start_failed`, and the launcher
-/// then ends without a shutdown message.
+/// Processes that something else has placed (mpirun, torchrun), one per rank. They connect to this
+/// process over TCP and receive the assignment to a rank of a job, for one job after the other.
+/// This process is not one of them. The process of rank 0 is its child, started with the first
+/// rank; the child learns the address first and passes it on to the others (`placed_child`). A
+/// process that has ended is not replaced: every further rank of that place is `start_failed`, and
+/// the launcher then ends without a shutdown message.
 ///
 /// Rank 0 ends as a child does; another rank ends with kind `lost` when its connection ends.
 /// Destruction sends the shutdown message, waits at most 15 s for rank 0's process to end, and then

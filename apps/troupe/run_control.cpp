@@ -82,8 +82,9 @@ std::string wrong_number(const rank_rules& rules, std::int32_t ranks, std::int32
   if (!options.elastic.enabled())
     return "the run has no restarts: begin it with --max-restarts above 0";
   if (ranks < options.elastic.min_ranks)
-    return fmt::format("elastic.min_ranks is {}", options.elastic.min_ranks);
-  if (shards > 0 && ranks > shards) return fmt::format("the run has {} shards", shards);
+    return fmt::format("elastic.min_ranks is {0}; ask for {0} at least", options.elastic.min_ranks);
+  if (shards > 0 && ranks > shards)
+    return fmt::format("the run has {0} shards; ask for {0} at most", shards);
   return {};
 }
 

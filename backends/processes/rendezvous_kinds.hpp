@@ -13,7 +13,7 @@ namespace troupe {
 /// name in the file system.
 std::vector<std::shared_ptr<rendezvous_kind>> process_rendezvous_kinds();
 
-/// The rendezvous of placed ranks (mpirun): each process has `backend` (`mpi`) already, for all
+/// The rendezvous of ranks that mpirun placed: each process has `backend` (`mpi`) already, for all
 /// jobs.
 std::shared_ptr<rendezvous_kind> placed_rendezvous(std::shared_ptr<communicator_backend> backend);
 

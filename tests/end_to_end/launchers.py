@@ -4,7 +4,6 @@ that srun sets in each task of a step."""
 
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -12,9 +11,9 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../support"))
 # pylint: disable=wrong-import-position
 from two_hosts import Refused, make_hosts
-from mpi import check_none_left, digest, failure_of, processes_of
-from troupe_program import (PROGRAM, SMALL, Traced, check, check_code, check_equal, check_in, environment, fit, main,
-                            metrics_of, result_of, troupe)
+from mpi import check_none_left, check_stop_and_resume, digest, failure_of
+from troupe_program import (PROGRAM, SMALL, check, check_code, check_equal, check_in, environment, fit, main,
+                            metrics_of, troupe)
 
 STEP = os.path.join(os.path.dirname(__file__), "step.py")
 JOBS = iter(range(os.getpid() * 100, os.getpid() * 100 + 100))
@@ -89,26 +88,7 @@ def story_a_call_that_is_refused_is_refused_once_and_no_process_waits(folder):
 
 
 def story_sigterm_to_the_first_process_stops_at_a_step_boundary_and_resumes(folder):
-    whole, run = os.path.join(folder, "whole"), os.path.join(folder, "run")
-    check_code(fit(whole), 0)
-    place = {"rank": 1, "step": 5}
-    traced = Traced(run, hold=("on_train_batch_start", place), **srun(2))
-    traced.wait_for("on_train_batch_start", **place)
-    first = min(pid for pid, _ in processes_of(run) if task_of(pid) == "0")
-    os.kill(first, signal.SIGTERM)
-    traced.wait_for_note("stopping")
-    traced.release()
-    ended = traced.end()
-    check_equal(result_of(run)["status"], "stopped", ended)
-    check_none_left(run)
-    check_code(fit(run, "--resume", "latest", **srun(2)), 0)
-    check_equal(digest(run), digest(whole))
-
-
-def task_of(pid):
-    with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as f:
-        found = [line for line in f.read().split("\0") if line.startswith("SLURM_PROCID=")]
-    return found[0].partition("=")[2] if found else None
+    check_stop_and_resume(folder, srun(2), "SLURM_PROCID=0")
 
 
 def story_a_port_that_is_in_use_is_named(folder):

@@ -42,15 +42,15 @@ def check_none_left(run):
     check(not left, left)
 
 
-def head_of(run):
-    """The first process of mpirun."""
+def head_of(run, variable):
+    """The first process of a launcher: it has this variable, and is not the rank process that it started."""
     for pid, _ in processes_of(run):
         with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as f:
-            if "OMPI_COMM_WORLD_RANK=0" in f.read().split("\0"):
+            if variable in f.read().split("\0"):
                 with open(f"/proc/{pid}/cmdline", encoding="utf-8") as words:
                     if "--troupe-placed-rank" not in words.read():
                         return pid
-    raise AssertionError("mpirun's first process was not found")
+    raise AssertionError("the launcher's first process was not found")
 
 
 def story_two_ranks_end_with_the_weights_of_threads_and_print_once(folder):
@@ -100,13 +100,14 @@ def story_a_killed_rank_ends_the_run_and_is_named(folder):
         check_none_left(run)
 
 
-def story_sigterm_to_the_first_process_stops_at_a_step_boundary_and_resumes(folder):
+def check_stop_and_resume(folder, launch, variable):
+    """A fit of two ranks that SIGTERM to its first process stops. `launch` is how it is started."""
     whole, run = os.path.join(folder, "whole"), os.path.join(folder, "run")
     check_code(fit(whole), 0)
     place = {"rank": 1, "step": 5}
-    traced = Traced(run, hold=("on_train_batch_start", place), **under(2))
+    traced = Traced(run, hold=("on_train_batch_start", place), **launch)
     traced.wait_for("on_train_batch_start", **place)
-    os.kill(head_of(run), signal.SIGTERM)
+    os.kill(head_of(run, variable), signal.SIGTERM)
     traced.wait_for_note("stopping")
     traced.release()
     ended = traced.end()
@@ -114,7 +115,11 @@ def story_sigterm_to_the_first_process_stops_at_a_step_boundary_and_resumes(fold
     check_equal(result_of(run)["status"], "stopped")
     check_none_left(run)
     check_code(fit(run, "--resume", "latest"), 0)
-    check_equal(digest(run), digest(whole), "stopped under mpirun, resumed as threads")
+    check_equal(digest(run), digest(whole), "stopped under a launcher, resumed as threads")
+
+
+def story_sigterm_to_the_first_process_stops_at_a_step_boundary_and_resumes(folder):
+    check_stop_and_resume(folder, under(2), "OMPI_COMM_WORLD_RANK=0")
 
 
 def story_a_number_of_ranks_other_than_that_of_mpirun_is_refused_once(folder):

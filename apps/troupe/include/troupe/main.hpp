@@ -90,7 +90,7 @@ std::function<std::shared_ptr<Made>(const value_map&)> from_values(
 
 /// A program with the command line of `troupe`: its commands (fit, validate, test, predict, config,
 /// models, checkpoint, watch, ...), flags, TOML files, `TROUPE_` variables and exit codes, ranks as
-/// processes, and runs under mpirun.
+/// processes, and runs under mpirun, torchrun, srun and jsrun.
 ///
 /// - What is added stands beside the built-in models and data sets, in `--model`, `--data`,
 ///   `models`, the schema, completions and messages. The first model and the first data set that
