@@ -176,8 +176,20 @@ bool by_launcher(const job& what, const ports& world) {
   const auto& options = what.options;
   if (options.communicator.name == to_string(communicator_kind::mpi)) return true;
   return options.placement == placement_kind::processes && world.children &&
-         !world.children->replaces();
+         world.children->placed();
 }
+
+namespace {
+
+// A rank's process computes one shard: MPI and NCCL know a process by one number.
+bool one_shard_each(const job& what, const ports& world) {
+  const auto& by = what.options.communicator.name;
+  if (by == to_string(communicator_kind::mpi) || by == to_string(communicator_kind::nccl))
+    return true;
+  return by_launcher(what, world) && !world.children->placed()->outlive_loss;
+}
+
+}  // namespace
 
 std::int32_t shards_of(const job& what, const ports& world) {
   const auto& options = what.options;
@@ -189,9 +201,8 @@ std::int32_t shards_of(const job& what, const ports& world) {
   if (const auto io = checkpoint_format(what, world); !e.shards && what.resume && io)
     // A checkpoint that cannot be read is reported where it is read as a whole.
     if (const auto of = facts_at(*io, *what.resume)) shards = std::max(shards, of->ranks);
-  const auto& by = options.communicator.name;
   const bool placed = by_launcher(what, world);
-  const bool one_each = placed || by == to_string(communicator_kind::nccl);
+  const bool one_each = one_shard_each(what, world);
   if (options.ranks < 1)
     refuse(fmt::format("ranks is {}: a world has at least one", options.ranks));
   if (shards < options.ranks)
@@ -203,7 +214,8 @@ std::int32_t shards_of(const job& what, const ports& world) {
     refuse(
         fmt::format("elastic.shards is {} and ranks is {}: with communicator \"{}\"{} a rank "
                     "computes one shard",
-                    shards, options.ranks, by, placed ? " in processes of a launcher" : ""));
+                    shards, options.ranks, options.communicator.name,
+                    placed ? " in processes of a launcher" : ""));
   if (shards > most_shards && !placed)
     refuse(
         fmt::format("ranks is {} and elastic.shards is {}: a session runs at most {}, each with "
@@ -213,11 +225,12 @@ std::int32_t shards_of(const job& what, const ports& world) {
     refuse(fmt::format("elastic.min_ranks is {}: it lies between 1 and ranks ({})", e.min_ranks,
                        options.ranks));
   if (e.spares < 0) refuse(fmt::format("elastic.spares is {}: it is at least 0", e.spares));
-  if (e.spares > 0 && (options.placement == placement_kind::threads || placed))
+  if (e.spares > 0 && (options.placement == placement_kind::threads || (placed && one_each)))
     refuse(
-        fmt::format("elastic.spares is {}: a spare is a child process, and the ranks of this job "
-                    "are {}; leave it out, or set placement to processes",
-                    e.spares, placed ? "processes of a launcher" : "threads"));
+        fmt::format("elastic.spares is {}: a spare is a process, and the ranks of this job are "
+                    "{}; leave it out{}",
+                    e.spares, placed ? "processes of MPI, which cannot be replaced" : "threads",
+                    placed ? "" : ", or set placement to processes"));
   if (e.window.count() < 0 || e.wait.count() < 0)
     refuse("elastic.window_seconds and elastic.wait_seconds are at least 0");
   return shards;

@@ -50,7 +50,7 @@ fit_plan checked_plan(const job& what);
 std::shared_ptr<communicator_backend> choose_communicator(const ports& world,
                                                           const std::string& wanted);
 /// Whether something else (mpirun, torchrun, srun) has started the processes of the job's ranks, so
-/// that there is one for each rank and no other.
+/// that none can be started.
 bool by_launcher(const job& what, const ports& world);
 /// The shards of the job: those of its options, else those of the checkpoint that it resumes from
 /// (with its path found), at least one per rank. Throws user_error (bad_configuration): elastic

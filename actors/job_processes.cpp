@@ -201,6 +201,12 @@ job_processes::job_processes(const ports& world, job_id id, const job& what)
                      "use placement \"threads\"");
   if (const auto why_not = launcher_->unusable(); !why_not.empty())
     throw user_error(errc::bad_configuration, fmt::format("placement \"processes\": {}", why_not));
+  const auto least = what.options.elastic.min_ranks;
+  if (const auto placed = launcher_->placed(); placed && placed->number < least)
+    throw user_error(errc::membership,
+                     fmt::format("{} of the launcher's processes are left, and elastic.min_ranks "
+                                 "is {}: they are not started again; start the job again",
+                                 placed->number, least));
   const auto kind = choose_rendezvous(world, what.options.communicator.name);
   const std::string name{kind->name()};
   place_ = kind->arrange({what.options.tcp_streams});
@@ -249,6 +255,6 @@ std::shared_ptr<job_process> job_processes::at(std::int32_t number) const {
 
 const rendezvous_info& job_processes::meets() const { return meets_; }
 
-bool job_processes::children() const { return launcher_->replaces(); }
+std::optional<placed_processes> job_processes::placed() const { return launcher_->placed(); }
 
 }  // namespace troupe

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "actors/time_knob.hpp"
@@ -42,7 +43,8 @@ public:
 class job_processes {
 public:
   /// Throws user_error: there is no usable launcher (bad_configuration), or no usable communicator
-  /// between processes with the wanted name (device).
+  /// between processes with the wanted name (device), or the launcher's processes have ended but
+  /// for fewer than elastic.min_ranks (membership).
   job_processes(const ports& world, job_id id, const job& what);
   ~job_processes();
 
@@ -60,9 +62,8 @@ public:
   const rendezvous_info& meets() const;
   /// Where hooks of the processes are traced.
   const std::shared_ptr<trace_queue>& trace() const { return trace_; }
-  /// True if the launcher can kill one process alone and replace it (rank_launcher::replaces).
-  /// False for processes of a launcher (mpirun, torchrun): their number is fixed.
-  bool children() const;
+  /// rank_launcher::placed.
+  std::optional<placed_processes> placed() const;
 
 private:
   class one;

@@ -60,7 +60,7 @@ std::int32_t placements::wanted(bool none_starts) const {
 
 void placements::give_up_spares() {
   for (auto& p : all_) {
-    const bool late = p.spare && !p.ready && now_ - p.started > rules_.start;
+    const bool late = p.spare && !p.ready && !rules_.fixed && now_ - p.started > rules_.start;
     if (sometimes(late, coverage_point::spare_given_up)) leave(p.number);
   }
 }
@@ -80,9 +80,10 @@ std::vector<std::int32_t> placements::homes_for(std::size_t ranks, std::vector<s
                                                 bool none_starts,
                                                 std::vector<std::int32_t>& started) {
   give_up_spares();
-  const bool starts = working() == 0 || working() < wanted(none_starts);
+  const bool starts = working() == 0 || (!rules_.fixed && working() < wanted(none_starts));
   std::optional<std::int32_t> home = working() < target_ ? take_spare(!starts) : std::nullopt;
   if (!home && starts) {
+    if (rules_.fixed) throw internal_error("no process is left for the ranks of a lost one");
     sometimes(working() > 0 && rules_.on_loss == elastic_options::loss::shrink,
               coverage_point::least_processes);
     home = add(false);
@@ -110,9 +111,15 @@ std::vector<std::int32_t> placements::homes_for(std::size_t ranks, std::vector<s
 
 std::vector<std::int32_t> placements::refill() {
   std::vector<std::int32_t> started;
+  if (rules_.fixed && next_ > rules_.processes) return started;  // they were started
   auto spares = std::ranges::count_if(all_, [](const place& p) { return p.spare; });
   for (; spares < rules_.spares; ++spares) started.push_back(add(true));
   return started;
+}
+
+bool placements::too_few() const {
+  const auto left = std::ranges::count_if(all_, [](const place& p) { return !p.leaving; });
+  return rules_.fixed && left < std::max(1, rules_.least);
 }
 
 }  // namespace troupe

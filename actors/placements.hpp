@@ -29,6 +29,7 @@ struct placement_rules {
   std::int32_t least = 1;
   std::int32_t spares = 0;
   std::chrono::nanoseconds start{0};  ///< a spare that takes longer to be ready is given up
+  bool fixed = false;                 ///< none is started after the first ones and their spares
   friend bool operator==(const placement_rules&, const placement_rules&) = default;
 };
 
@@ -59,6 +60,8 @@ public:
                                       bool none_starts, std::vector<std::int32_t>& started);
   /// Restores the job's number of spares. Returns the spares that are to be started now.
   std::vector<std::int32_t> refill();
+  /// Fewer than `least` are left, and none can be started.
+  bool too_few() const;
 
   const place* find(std::int32_t number) const;
   std::span<const place> all() const { return all_; }

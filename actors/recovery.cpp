@@ -21,7 +21,7 @@ bool checkpoint_was_replaced(const recovery::situation& now, const failure& what
 bool recovery::may_restart(const situation& now) const {
   if (must_end_ || !now.rules.elastic.enabled()) return false;
   if (!now.failures.first()) return true;
-  if (now.rules.fixed && std::ranges::any_of(now.members, &member::gone)) return false;
+  if (sometimes(now.too_few, coverage_point::too_few_processes)) return false;
   const auto cures = [&](const failure& f) {
     return checkpoint_was_replaced(now, f) || curable(f, now.rules.elastic);
   };

@@ -28,6 +28,7 @@ public:
     const failure_record& failures;
     std::int64_t committed = 0;
     bool in_processes = false;  ///< ranks live in processes of their own
+    bool too_few = false;       ///< placements::too_few
   };
 
   explicit recovery(const elastic_options& rules) : budget_(rules) {}

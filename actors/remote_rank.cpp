@@ -196,7 +196,7 @@ void remote_rank_state::look() {
 void remote_rank_state::close(const close_generation& m) {
   // A process that a launcher placed gets the order: it cannot be started again, and mpirun would
   // end all others.
-  const bool starting = process && processes->children() && !*spoke;
+  const bool starting = process && !processes->placed() && !*spoke;
   unasked = starting && m.last;
   if (!unasked) pass(m);
   const bool too_late = m.first.kind == failure_kind::deadline && m.first.code == errc::membership;

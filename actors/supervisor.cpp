@@ -383,6 +383,23 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
   };
 }
 
+supervision::rules rules_of(const supervisor_setup& of) {
+  supervision::rules rules{.elastic = of.what.options.elastic,
+                           .processes = of.processes ? of.process_count : 0,
+                           .has_result = of.what.purpose != stage::train};
+  const auto placed = of.processes ? of.processes->placed() : std::nullopt;
+  if (!placed) return rules;
+  rules.fixed = true;
+  auto& elastic = rules.elastic;
+  if (placed->outlive_loss) {
+    rules.processes = std::min(rules.processes, placed->number);
+    elastic.spares = std::min(elastic.spares, placed->number - rules.processes);
+  } else {
+    elastic.min_ranks = rules.processes;
+  }
+  return rules;
+}
+
 }  // namespace
 
 supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup setup) {
@@ -406,12 +423,8 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
         s.plan = plan;
         s.limits = limits;
         s.complete = std::make_unique<completion>(std::move(s.setup.complete));
-        s.machine = std::make_unique<supervisor_machine>(
-            s.setup.id, s.what->options.ranks, limits,
-            supervision::rules{.elastic = s.what->options.elastic,
-                               .processes = s.setup.processes ? s.setup.process_count : 0,
-                               .fixed = s.setup.processes && !s.setup.processes->children(),
-                               .has_result = s.what->purpose != stage::train});
+        s.machine = std::make_unique<supervisor_machine>(s.setup.id, s.what->options.ranks, limits,
+                                                         rules_of(s.setup));
         seam::on_down(*self,
                       [&s](const caf::actor_addr& who, std::string why) { s.down(who, why); });
         return behaviour(self);

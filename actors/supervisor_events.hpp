@@ -40,7 +40,8 @@ struct rules {
   /// Processes that the job begins with; 0: ranks are threads. A rank in a process of its own that
   /// is abandoned does not go on.
   std::int32_t processes = 0;
-  bool fixed = false;       ///< a launcher placed them (mpirun): none can be started again
+  /// A launcher placed them (mpirun): none is started after the first ones and their spares.
+  bool fixed = false;
   bool has_result = false;  ///< rank 0 brings the caller's result with torn_down
   friend bool operator==(const rules&, const rules&) = default;
 };

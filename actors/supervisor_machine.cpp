@@ -84,7 +84,7 @@ supervisor_machine::supervisor_machine(job_id job, std::int32_t world, deadlines
       rules_(rules),
       members_(job, static_cast<std::size_t>(world)),
       placements_({rules.processes, rules.elastic.on_loss, rules.elastic.min_ranks,
-                   rules.elastic.spares, limits.form}),
+                   rules.elastic.spares, limits.form, rules.fixed}),
       recovery_(rules.elastic) {
   if (world < 1) throw internal_error(fmt::format("a world of {} ranks", world));
 }

@@ -39,7 +39,8 @@ std::string waiting_text(const elastic_options& rules, const failure& why) {
 }  // namespace
 
 recovery::situation supervisor_machine::situation() const {
-  return {rules_, members_, current_.base, failures_, committed_.steps, placements_.any()};
+  return {rules_,           members_,          current_.base,        failures_,
+          committed_.steps, placements_.any(), placements_.too_few()};
 }
 
 void supervisor_machine::handle(const supervision::durable& e, actions&) {
@@ -87,6 +88,10 @@ supervision::generation_end supervisor_machine::record() const {
 
 // Every member has closed, or is gone or abandoned.
 void supervisor_machine::restart(actions& out) {
+  if (placements_.too_few()) {  // because some did not answer
+    members_.reopen();
+    return send_close(out);
+  }
   if (const auto pause = recovery_.rest(committed_.steps);
       failures_.first() && pause.count() > 0 && !current_.resting) {
     current_.resting = true;

@@ -84,6 +84,13 @@ struct process_start {
   std::chrono::nanoseconds detect = std::chrono::milliseconds{500};
 };
 
+/// Processes that something else has started. None is started in place of one that has ended.
+struct placed_processes {
+  std::int32_t number = 0;  ///< that have not ended
+  /// The others can go on without one that has ended. With MPI they cannot.
+  bool outlive_loss = false;
+};
+
 /// Starts processes of ranks, which run this program. Thread-safe. Destruction kills the processes
 /// that are left and waits until they are reaped.
 class rank_launcher {
@@ -94,8 +101,9 @@ public:
   /// Does not block. Throws user_error when the process has no descriptor left. If the start fails
   /// for another reason, `ended` is called with it.
   virtual std::unique_ptr<rank_process> start(process_start what, process_sink sink) = 0;
-  /// Whether a new process can take the place of one that has ended, and one can be killed alone.
-  virtual bool replaces() const { return true; }
+  /// Its processes, if something else has started them (mpirun, torchrun); else it starts as many
+  /// as are wanted.
+  virtual std::optional<placed_processes> placed() const { return std::nullopt; }
   /// False: all runs in one thread (a simulation), so nothing may wait.
   virtual bool has_threads() const { return true; }
 };
@@ -108,20 +116,24 @@ public:
 /// each child would run main as the user's program does, and start children itself.
 std::shared_ptr<rank_launcher> child_launcher();
 
-/// Processes that something else has placed (mpirun, torchrun), one per rank. They connect to this
-/// process over TCP and receive the assignment to a rank of a job, for one job after the other.
-/// This process is not one of them. The process of rank 0 is its child, started with the first
-/// rank; the child learns the address first and passes it on to the others (`placed_child`). A
-/// process that has ended is not replaced: every further rank of that place is `start_failed`, and
-/// the launcher then ends without a shutdown message.
+/// Processes that something else has placed (mpirun, torchrun), each with a number from 0. They
+/// connect to this process over TCP and receive the assignment to a job, for one job after the
+/// other. This process is not one of them. Process 0 is its child, started with the first job; the
+/// child learns the address first and passes it on to the others (`placed_child`). A process that
+/// has ended is not replaced.
 ///
-/// Rank 0 ends as a child does; another rank ends with kind `lost` when its connection ends.
-/// Destruction sends the shutdown message, waits at most 15 s for rank 0's process to end, and then
-/// kills it. If a rank was lost or killed, it sends no shutdown message.
+/// With `outlive_loss` process n of a job is the launcher's process n, or the first free one when
+/// that has ended. Without, every further start of a process that has ended is `start_failed`.
+///
+/// Process 0 ends as a child does; another one ends with kind `lost` when its connection ends.
+/// Destruction sends the shutdown message, waits at most 15 s until process 0 has ended and the
+/// others have the message, and then kills process 0. Without `outlive_loss` it sends no message
+/// once a process was lost or killed, because the others would wait for that one.
 struct placed_options {
-  std::int32_t world = 1;
-  /// All ranks are on this host, so that other hosts cannot connect to this process.
+  std::int32_t world = 1;  ///< all of them
+  /// All of them are on this host, so that other hosts cannot connect to this process.
   bool one_host = true;
+  bool outlive_loss = false;  ///< placed_processes
 };
 std::shared_ptr<rank_launcher> placed_launcher(const placed_options& options);
 

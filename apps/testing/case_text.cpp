@@ -91,6 +91,7 @@ void plan_fields(run_plan& plan, F visit) {
   visit("compute_spread", plan.cluster.compute_spread, bounds{0, 2000});
   visit("control_latency", plan.cluster.control_latency, an_hour);
   visit("start", plan.cluster.start, an_hour);
+  visit("placed", plan.cluster.placed, yes_or_no);
   visit("spans", plan.cluster.lanes_in_spans, yes_or_no);
   visit("swarm", plan.faults.swarm, yes_or_no);
   visit("faults_per_attempt", plan.faults.per_attempt, bounds{0, 16});

@@ -103,6 +103,7 @@ variant variant_of(const job_spec& what, const run_plan& plan, const budget& of,
   v.job.on_loss = static_cast<elastic_options::loss>(draw(2));
   v.job.min_ranks = static_cast<std::int32_t>(draw(2) == 0 ? 1 : 1 + draw(processes));
   v.job.spares = std::array{0, 0, 1, 2}[draw(4)];
+  v.plan.cluster.placed = mix(mix(seed) ^ 0x91ace) % 4 == 0;
   return v;
 }
 

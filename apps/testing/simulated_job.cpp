@@ -258,6 +258,7 @@ void simulated_job::use_processes(supervisor_setup& setup) {
   how.recipe = setup.what.recipe;
   how.parent = supervisor_node_;
   how.stream = link_settings();
+  if (cluster_.placed) how.placed = process_count_ + setup.what.options.elastic.spares;
   setup.world.children = simulated_launcher(simulation_, *this, std::move(how));
   setup.world.rendezvous_kinds.push_back(std::make_shared<fabric_rendezvous>());
   setup.processes = std::make_shared<job_processes>(setup.world, setup.id, setup.what);

@@ -38,6 +38,7 @@ struct cluster_model {
   /// How long a process takes to start that replaces one that is gone. The first ones begin at
   /// once.
   nanoseconds start = std::chrono::milliseconds{20};
+  bool placed = false;  ///< a launcher has started processes and spares: a lost one is not replaced
   network_cost network;
   bool lanes_in_spans = true;
   bool lane_threads = false;  ///< inline_lane_options::thread

@@ -30,11 +30,18 @@ public:
       : simulation_(in), owner_(owner), how_(std::move(how)) {}
 
   std::unique_ptr<rank_process> start(process_start what, process_sink sink) override {
+    if (how_.placed && what.who.number >= *how_.placed)
+      throw internal_error(fmt::format("process {} is to be started, and a launcher started {}",
+                                       what.who.number, *how_.placed));
     auto born = std::make_shared<simulated_process>(simulation_, owner_, how_, std::move(what),
                                                     std::move(sink));
     owner_.process_begins(born);
     born->start();
     return std::make_unique<held_process>(std::move(born));
+  }
+  std::optional<placed_processes> placed() const override {
+    if (!how_.placed) return std::nullopt;
+    return placed_processes{.number = *how_.placed, .outlive_loss = true};
   }
   bool has_threads() const override { return false; }
 

@@ -42,6 +42,7 @@ struct process_settings {
   recipe_ptr recipe;
   simulation::node_id parent = 0;  ///< of the supervisor's program
   simulated_stream::settings stream;
+  std::optional<std::int32_t> placed;  ///< so many, which a launcher has started
 };
 
 class simulated_process final : public launcher_client {

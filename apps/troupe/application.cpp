@@ -33,8 +33,10 @@ public:
   explicit placed_process(const cluster_facts& from)
       : by_(program::launched_by(from)), mpi_(std::make_shared<mpi_backend>(of_mpirun(from))) {
     if (!by_) return;
-    ranks_ = placed_launcher({.world = by_->place.world, .one_host = by_->one_host});
-    if (by_->over == communicator_kind::mpi) return;
+    const bool over_mpi = by_->over == communicator_kind::mpi;
+    ranks_ = placed_launcher(
+        {.world = by_->place.world, .one_host = by_->one_host(), .outlive_loss = !over_mpi});
+    if (over_mpi) return;
     store_ = tcp_store({.host = by_->store_host,
                         .port = by_->store_port,
                         .serves = false,
@@ -55,7 +57,7 @@ public:
     world.use(mpi_);
     if (!by_) return;
     world.children = ranks_;
-    world.use(store_ ? stored_rendezvous(store_, by_->one_host) : placed_rendezvous(mpi_));
+    world.use(store_ ? stored_rendezvous(store_, by_->one_host()) : placed_rendezvous(mpi_));
   }
 
   // The process that the launcher started as rank 0 runs the jobs. It has a child for rank 0.

@@ -63,7 +63,7 @@ program_end evaluate(stage purpose, const schema& all, given what, const context
   if (plan.settings.flag("quiet")) around.screen.be_quiet();
   refuse_copies(around.cluster, around.place);
   take_place(plan.settings, around.place);
-  if (around.place) around.screen.note(place_note(*around.place));
+  if (around.place) around.screen.note(place_note(*around.place, plan.settings));
   for (const auto& note : plan.notes) around.screen.note(note);
   auto work = shared_job(plan.settings, around);
   take_place(work, around.place);

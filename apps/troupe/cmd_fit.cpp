@@ -314,7 +314,7 @@ program_end fit(const schema& all, given what, const context& around) {
   if (plan.settings.flag("quiet")) around.screen.be_quiet();
   refuse_copies(around.cluster, around.place);
   take_place(plan.settings, around.place);
-  if (around.place) around.screen.note(place_note(*around.place));
+  if (around.place) around.screen.note(place_note(*around.place, plan.settings));
   for (const auto& note : plan.notes) around.screen.note(note);
   return fit_call{std::move(plan), around}.run();
 }

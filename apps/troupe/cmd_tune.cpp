@@ -33,7 +33,7 @@ public:
                                      key));
     refuse_copies(around.cluster, around.place);
     take_place(settings_, around.place);
-    if (around.place) around.screen.note(place_note(*around.place));
+    if (around.place) around.screen.note(place_note(*around.place, settings_));
   }
 
   const program::settings& settings() const { return settings_; }

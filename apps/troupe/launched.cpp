@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <utility>
@@ -35,7 +36,7 @@ launched by_torchrun(const cluster_facts& from, const cluster_environment& found
               .by = "torchrun",
               .count = "--nproc-per-node",
               .over = communicator_kind::tcp};
-  by.one_host = number_of(from, "LOCAL_WORLD_SIZE") == found.world();
+  by.per_host = number_of(from, "LOCAL_WORLD_SIZE").value_or(0);
   by.store_is_served = text_of(from, "TORCHELASTIC_USE_AGENT_STORE") == "True";
   // torchrun may start all processes again, with the same store.
   by.store_prefix = fmt::format("troupe {} {} ", text_of(from, "TORCHELASTIC_RUN_ID"),
@@ -44,12 +45,13 @@ launched by_torchrun(const cluster_facts& from, const cluster_environment& found
 }
 
 launched by_srun(const cluster_facts& from, const cluster_environment& found) {
-  const auto hosts = number_of(from, "SLURM_STEP_NUM_NODES");
+  auto hosts = number_of(from, "SLURM_STEP_NUM_NODES");
+  if (!hosts) hosts = number_of(from, "SLURM_NNODES");
   return {.place = {found.rank(), found.world()},
           .by = "srun",
           .count = "-n",
           .over = communicator_kind::tcp,
-          .one_host = (hosts ? hosts : number_of(from, "SLURM_NNODES")) == 1,
+          .per_host = hosts > 0 ? (found.world() + *hosts - 1) / *hosts : 0,
           .store_prefix = "troupe "};
 }
 
@@ -77,6 +79,55 @@ bool asked_now(const settings& s, std::string_view key) {
                                key, toml_text(value), from.text(), by.by, to_string(by.over), fix));
 }
 
+[[noreturn]] void refuse_number(const settings& s, const launched& by, std::int64_t ranks,
+                                std::int64_t spares) {
+  const auto world = by.place.world;
+  if (spares > 0)
+    throw user_error(
+        errc::bad_configuration,
+        fmt::format("{0} started {1} processes, which are the ranks and the spares: with "
+                    "elastic.spares = {2} ({3}) and ranks = {4} call {0} {5} {6}",
+                    by.by, world, spares, s.at("elastic.spares").origin.text(),
+                    std::max<std::int64_t>(ranks, 1), by.count,
+                    std::max<std::int64_t>(ranks, 1) + spares));
+  throw user_error(errc::bad_configuration,
+                   fmt::format("ranks = {0} ({1}), but {2} started {3} processes, which are the "
+                               "ranks; call {2} {4} {0}, or use --ranks {3}",
+                               ranks, s.at("ranks").origin.text(), by.by, world, by.count));
+}
+
+// A rank in a launcher's process of which it is not the only one, or not the first.
+class shared_place : public local_environment {
+public:
+  shared_place(std::int32_t rank, std::int32_t world, std::int32_t local_rank,
+               std::int32_t local_world)
+      : local_environment(rank, world), local_rank_(local_rank), local_world_(local_world) {}
+  std::int32_t local_rank() const override { return local_rank_; }
+  std::int32_t local_world() const override { return local_world_; }
+
+private:
+  const std::int32_t local_rank_;
+  const std::int32_t local_world_;
+};
+
+// Of the ranks that begin on one host, the first one prepares its data: so a rank is numbered there
+// as if each host had equally many processes, in blocks, and each process a run of equally many
+// ranks or one more (placements::begin).
+cluster_environment_ptr shared(const launched& by, std::int32_t rank, std::int32_t world) {
+  const auto per_host = by.per_host > 0 ? by.per_host : by.place.world;
+  const auto processes = std::min(by.place.world, world);  // the others are spares
+  const auto first_of = [&](std::int32_t process) {
+    return process * (world / processes) + std::min(process, world % processes);
+  };
+  std::int32_t first = 0;
+  std::int32_t end = first_of(std::min(per_host, processes));
+  for (auto process = per_host; end <= rank; process += per_host) {
+    first = end;
+    end = first_of(std::min(process + per_host, processes));
+  }
+  return std::make_shared<shared_place>(rank, world, rank - first, end - first);
+}
+
 cluster_environment_ptr detected(const cluster_facts& from) {
   try {
     return detect_environment(from).which;
@@ -98,7 +149,7 @@ std::optional<launched> by_mpirun(const cluster_facts& from) {
     return launched{.place = {*own, *all},
                     .by = "mpirun",
                     .count = "-n",
-                    .one_host = (here ? here : number_of(from, "MPI_LOCALNRANKS")) == *all};
+                    .per_host = (here ? here : number_of(from, "MPI_LOCALNRANKS")).value_or(0)};
   }
   return std::nullopt;
 }
@@ -126,14 +177,11 @@ void take_place(settings& s, const std::optional<launched>& by) {
   if (wanted != "auto" && wanted != to_string(by->over))
     refuse(s, "communicator", *by, fmt::format(", with --placement processes for {}", wanted));
   const auto world = by->place.world;
-  if (s.is_given("ranks") && s.integer("ranks") != world)
-    throw user_error(
-        errc::bad_configuration,
-        fmt::format("ranks = {0} ({1}), but {2} started {3} processes, which are the "
-                    "ranks; call {2} {4} {0}, or use --ranks {3}",
-                    s.integer("ranks"), s.at("ranks").origin.text(), by->by, world, by->count));
+  const auto spares = s.integer("elastic.spares");
+  const auto ranks = s.is_given("ranks") ? s.integer("ranks") : world - spares;
+  if (ranks + spares != world || ranks < 1) refuse_number(s, *by, ranks, spares);
   const origin from{source::flag, fmt::format("{} {}", by->by, by->count)};
-  if (const auto wrong = s.set("ranks", std::int64_t{world}, from))
+  if (const auto wrong = s.set("ranks", std::int64_t{ranks}, from))
     throw user_error(errc::bad_configuration, wrong->text);
 }
 
@@ -152,6 +200,7 @@ cluster_environment_ptr place_of_rank(const std::optional<launched>& by, const c
       if (found && found->rank() == rank && found->world() == world) return found;
     } catch (const user_error&) {  // rank and world are known; only the host is not
     }
+    return shared(*by, rank, world);
   }
   return std::make_shared<local_environment>(rank, world);
 }
@@ -167,8 +216,10 @@ void refuse_copies(const cluster_facts& from, const std::optional<launched>& by)
                                found->name(), found->world()));
 }
 
-std::string place_note(const launched& by) {
-  return fmt::format("{} started {} processes: they are the ranks, over {}", by.by, by.place.world,
+std::string place_note(const launched& by, const settings& s) {
+  const auto spares = s.integer("elastic.spares");
+  return fmt::format("{} started {} processes: they are the ranks{}, over {}", by.by,
+                     by.place.world, spares > 0 ? fmt::format(" and {} spares", spares) : "",
                      to_string(by.over));
 }
 

@@ -19,7 +19,7 @@ struct launched {
   std::string count;  ///< its flag for the number of processes: `-n`
   /// What carries the collectives: mpi for mpirun, and else tcp.
   communicator_kind over = communicator_kind::mpi;
-  bool one_host = false;  ///< all ranks are on this host; false when in doubt
+  std::int32_t per_host = 0;  ///< processes on each host; 0: not known
   /// For tcp: where the processes learn of each other (backends/torch/tcp_store.hpp), and whether
   /// the launcher serves that itself.
   /// @{
@@ -28,6 +28,9 @@ struct launched {
   bool store_is_served = false;
   std::string store_prefix{};
   /// @}
+
+  /// All processes are on this host; false when in doubt.
+  bool one_host() const { return per_host == place.world; }
 };
 
 /// mpirun, by the variables of Open MPI and PMI, also if it has started one process only.
@@ -38,15 +41,16 @@ std::optional<launched> by_mpirun(const cluster_facts& from);
 /// come first, then those of detect_environment.
 std::optional<launched> launched_by(const cluster_facts& from);
 
-/// Sets `ranks` to the launcher's number of processes. Throws user_error (bad_configuration) if the
-/// settings ask for another number, placement or communicator. Without a launcher nothing happens.
+/// Sets `ranks` to the launcher's number of processes without `elastic.spares`. Throws user_error
+/// (bad_configuration) if the settings ask for another number, placement or communicator. Without a
+/// launcher nothing happens.
 void take_place(settings& s, const std::optional<launched>& by);
 
 /// The same for a job of these settings: ranks are processes, over the launcher's communicator.
 void take_place(job& what, const std::optional<launched>& by);
 
-/// Where a rank of a job is: by the launcher's variables when it placed the rank, and else on this
-/// host.
+/// Where a rank of a job is: by the launcher's variables when it placed the rank. A rank that
+/// shares its process, or has moved to it, has the local rank of the host where it began.
 cluster_environment_ptr place_of_rank(const std::optional<launched>& by, const cluster_facts& from,
                                       std::int32_t rank, std::int32_t world);
 
@@ -54,8 +58,8 @@ cluster_environment_ptr place_of_rank(const std::optional<launched>& by, const c
 /// started several processes of this program: each would run the whole job.
 void refuse_copies(const cluster_facts& from, const std::optional<launched>& by);
 
-/// The note to the user that the launcher's processes are the ranks.
-std::string place_note(const launched& by);
+/// The note to the user that the launcher's processes are the ranks, after take_place.
+std::string place_note(const launched& by, const settings& s);
 
 /// Why a running job cannot get another number of ranks.
 std::string place_is_fixed(const launched& by);

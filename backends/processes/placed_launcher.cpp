@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -17,6 +18,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "backends/launcher.hpp"
@@ -40,33 +42,38 @@ using error_code = boost::system::error_code;
 
 namespace {
 
-// MPI waits 10 s for ranks that have not closed their groups.
+// MPI waits 10 s for ranks that have not closed their groups. Others come back at once.
 constexpr auto shutdown_limit = std::chrono::seconds{15};
 
 process_end ended_as(failure_kind kind, std::string why) {
   return {.what = make_failure(kind, std::move(why))};
 }
 
-// The slot of one rank.
-struct rank_slot {
+// The slot of one process of the launcher.
+struct process_slot {
   std::optional<ip_tcp::socket> idle;    // its process has connected and waits for its assignment
   std::shared_ptr<remote_process> life;  // the last one
-  bool gone = false;                     // its process
+  bool came = false;                     // its process has connected once
+  bool gone = false;                     // its process has ended
+  bool dismissed = false;                // its process has its shutdown message
 
-  bool awaited() const { return life && !life->over() && !life->begun(); }
+  bool used() const { return life && !life->over(); }
+  bool awaited() const { return used() && !life->begun(); }
 };
 
 // Members are for the loop's thread unless their comment says otherwise.
 class slot_table {
 public:
   explicit slot_table(const placed_options& options)
-      : options_(options), rank_slots_(static_cast<std::size_t>(options.world)) {}
+      : options_(options),
+        slots_(static_cast<std::size_t>(options.world)),
+        living_(options.world) {}
   ~slot_table() {
     if (!thread_.joinable()) return;
     asio::post(loop_, [this] { leave(); });
-    wait_for_child(shutdown_limit);
-    asio::post(loop_, [this] { kill_child(); });
-    wait_for_child(shutdown_limit);
+    wait_for_processes(shutdown_limit);
+    asio::post(loop_, [this] { give_up_all(); });
+    wait_for_processes(shutdown_limit);
     loop_.stop();
     thread_.join();
   }
@@ -89,23 +96,19 @@ public:
     });
   }
 
+  // Any thread. How many processes have not ended.
+  std::int32_t number() const { return living_; }
+
   void place(const std::shared_ptr<remote_process>& life) {
-    // A further process would replace one of the launcher's.
-    if (life->what().who.number >= options_.world)
+    auto* at = slot_for(life->what().who.number);
+    if (!at)
       return life->end(
           ended_as(failure_kind::start_failed,
                    "the launcher's processes are not started again; start the job again"));
-    auto& at = rank_slot_of(*life);
-    const bool gone = at.gone || (rank_slots_[0].gone && !at.idle);
-    if (gone || (at.life && !at.life->over())) {
-      life->end(
-          ended_as(failure_kind::start_failed, gone ? "its process has ended and cannot be started "
-                                                      "again; start the job again"
-                                                    : "its process is another job's"));
-      return;
-    }
-    at.life = life;
-    if (at.idle) assign_rank(at);
+    if (at->used())
+      return life->end(ended_as(failure_kind::start_failed, "its process is another job's"));
+    at->life = life;
+    if (at->idle) assign(*at);
   }
 
   // The rank has ended, in order.
@@ -118,36 +121,68 @@ public:
   void give_up(remote_process& life) {
     if (life.over()) return;
     life.end({});
-    spoil(rank_slot_of(life));
-    if (life.what().who.number == 0) kill_child();
+    auto& at = slot_of(life);
+    spoil(at);
+    if (&at == &slots_[0]) kill_child();
   }
 
-  // Any thread. All ranks' processes start together, so a new connection is progress of all.
+  // Any thread. All processes start together, so a new connection is progress of all.
   std::int64_t progress() const {
     const pid_t child = child_;
     return arrived_ + (child == 0 ? 0 : processor_time(child));
   }
 
-  void lost(std::int32_t rank, const std::string& why) {
-    auto& at = rank_slots_[static_cast<std::size_t>(rank)];
-    if (rank == 0 && watch_) return kill_child_after(at.life->what().detect);
-    spoil(at);
-    at.life->end(
+  void lost(incarnation_id who, const std::string& why) {
+    const auto at = std::ranges::find_if(slots_, [&](const process_slot& one) {
+      return one.life && one.life->what().who.incarnation == who;
+    });
+    if (at == slots_.end()) return;
+    if (at == slots_.begin() && watch_) return kill_child_after(at->life->what().detect);
+    spoil(*at);
+    at->life->end(
         ended_as(failure_kind::lost, fmt::format("the connection to its process has ended ({}); "
                                                  "its launcher says how the process did",
                                                  why)));
   }
 
 private:
-  rank_slot& rank_slot_of(const remote_process& life) {
-    return rank_slots_[static_cast<std::size_t>(life.what().who.number)];
-  }
-  void spoil(rank_slot& at) {
-    at.gone = true;
-    spoiled_ = true;
+  process_slot& slot_of(const remote_process& life) {
+    return *std::ranges::find_if(slots_,
+                                 [&](const process_slot& one) { return one.life.get() == &life; });
   }
 
-  // --- rank 0's process, which dies with the thread that starts it ------------------------------
+  // The slot for process `number` of a job. Null: its process has ended, and so has every other one
+  // that could take its place.
+  process_slot* slot_for(std::int32_t number) {
+    const auto own = number < options_.world ? &slots_[static_cast<std::size_t>(number)] : nullptr;
+    if (own && !own->gone && (own->idle || !out_of_reach())) return own;
+    if (!options_.outlive_loss) return nullptr;
+    const auto other = std::ranges::find_if(
+        slots_, [](const process_slot& one) { return !one.gone && !one.used(); });
+    return other == slots_.end() ? nullptr : &*other;
+  }
+  // A process that has not come cannot learn the address any more: the first one has ended before
+  // it passed the address on, or MPI, by which it does, has ended with it.
+  bool out_of_reach() const { return slots_[0].gone && !(options_.outlive_loss && slots_[0].came); }
+
+  void spoil(process_slot& at) {
+    if (!std::exchange(at.gone, true)) --living_;
+    at.idle.reset();
+    look_again();
+  }
+  // The thread that waits for the processes looks at them again.
+  void look_again() {
+    const auto waits = [&](const process_slot& one) {
+      return one.came && !one.gone && !one.dismissed && sends_shutdown();
+    };
+    const std::lock_guard lock(guard_);
+    to_leave_ = std::ranges::any_of(slots_, waits);
+    news_.notify_all();
+  }
+  // Whether the processes get a shutdown message. MPI's would then wait for those that have ended.
+  bool sends_shutdown() const { return options_.outlive_loss || living_ == options_.world; }
+
+  // --- process 0, which dies with the thread that starts it -------------------------------------
 
   void start_child() {
     std::array<int, 2> ends{-1, -1};
@@ -189,19 +224,24 @@ private:
   void child_is_gone(process_end how) {
     watch_.reset();
     limit_.cancel();
-    if (!leaving_) spoil(rank_slots_[0]);
-    const auto& life = rank_slots_[0].life;
+    if (leaving_)
+      slots_[0].dismissed = true;
+    else
+      spoil(slots_[0]);
+    const auto& life = slots_[0].life;
     if (life && !life->over()) {
       life->drain();
       life->end(std::move(how));
     }
-    // The other processes cannot learn the address any more.
-    for (auto& one : rank_slots_)
-      if (one.awaited())
-        one.life->end(ended_as(failure_kind::start_failed, "rank 0's process has ended"));
-    const std::lock_guard lock(guard_);
-    child_lives_ = false;
-    news_.notify_all();
+    if (out_of_reach())
+      for (auto& one : slots_)
+        if (one.awaited())
+          one.life->end(ended_as(failure_kind::start_failed, "rank 0's process has ended"));
+    {
+      const std::lock_guard lock(guard_);
+      child_lives_ = false;
+    }
+    look_again();
   }
 
   void kill_child() {
@@ -216,36 +256,37 @@ private:
   }
 
   // Must not be called by the loop's thread, which it waits for.
-  void wait_for_child(std::chrono::seconds limit) {
+  void wait_for_processes(std::chrono::seconds limit) {
     std::unique_lock lock(guard_);
-    news_.wait_for(lock, limit, [this] { return !child_lives_; });
+    news_.wait_for(lock, limit, [this] { return !child_lives_ && leaving_ && !to_leave_; });
   }
 
   // --- arrivals ---------------------------------------------------------------------------------
 
-  void come(std::int32_t rank, ip_tcp::socket from) {
-    auto& at = rank_slots_[static_cast<std::size_t>(rank)];
+  void come(std::int32_t number, ip_tcp::socket from) {
+    auto& at = slots_[static_cast<std::size_t>(number)];
+    if (at.gone) return;  // its connection was lost, and the process was not
     at.idle = std::move(from);
+    at.came = true;
     ++arrived_;
     if (leaving_)
-      send(at, {.shutdown = true, .who = {}});
+      dismiss(at);
     else if (at.awaited())
-      assign_rank(at);
+      assign(at);
   }
 
   // The first bytes of a connection always fit into its buffer.
-  bool send(rank_slot& at, const assignment& what) {
+  bool send(process_slot& at, const assignment& what) {
     error_code error;
     asio::write(*at.idle, asio::buffer(encode_assignment(door_->where().secret, what)), error);
     return !error;
   }
 
-  void assign_rank(rank_slot& at) {
-    const auto rank = at.life->what().who.number;
+  void assign(process_slot& at) {
     const bool sent = send(at, {.shutdown = false, .who = at.life->what().who});
     auto socket = std::move(*at.idle);
     at.idle.reset();
-    if (!sent) return lost(rank, "before it received what to do");
+    if (!sent) return lost(at.life->what().who.incarnation, "before it received what to do");
     try {
       at.life->begin(socket.release());
     } catch (const std::exception& error) {
@@ -256,26 +297,44 @@ private:
 
   void leave() {
     leaving_ = true;
-    if (spoiled_) return kill_child();
-    for (auto& one : rank_slots_)
-      if (one.idle) send(one, {.shutdown = true, .who = {}});
+    if (!sends_shutdown()) {
+      kill_child();
+      return look_again();
+    }
+    for (auto& one : slots_)
+      if (one.idle) dismiss(one);
+    look_again();
+  }
+
+  void dismiss(process_slot& at) {
+    send(at, {.shutdown = true, .who = {}});
+    at.dismissed = true;
+    look_again();
+  }
+
+  // The time to leave is over.
+  void give_up_all() {
+    kill_child();
+    for (auto& one : slots_) one.dismissed = true;
+    look_again();
   }
 
   const placed_options options_;
   asio::io_context loop_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(loop_);
   std::optional<rank_acceptor> door_;
-  std::vector<rank_slot> rank_slots_;
-  bool leaving_ = false;
-  bool spoiled_ = false;  // a process was lost or killed: no shutdown message
+  std::vector<process_slot> slots_;
   std::optional<asio::posix::stream_descriptor> watch_;
   asio::steady_timer limit_{loop_};
-  std::atomic<pid_t> child_{0};  // rank 0's process
+  std::atomic<bool> leaving_{false};
+  std::atomic<pid_t> child_{0};  // process 0
   std::atomic<std::int64_t> arrived_{0};
+  std::atomic<std::int32_t> living_;  // processes that have not ended
 
   std::mutex guard_;  // of what follows
   std::condition_variable news_;
   bool child_lives_ = false;
+  bool to_leave_ = false;  // a process has not had its shutdown message
   std::thread thread_;
 };
 
@@ -290,8 +349,14 @@ public:
 
   void send(link_message what) override { held_->send(std::move(what)); }
 
-  void release(std::chrono::nanoseconds) override {
-    asio::post(home_->loop(), [life = held_] { slot_table::release(*life); });
+  void release(std::chrono::nanoseconds grace) override {
+    const bool kills = grace <= std::chrono::nanoseconds{0};
+    asio::post(home_->loop(), [h = home_.get(), life = held_, kills] {
+      if (kills)
+        h->give_up(*life);
+      else
+        slot_table::release(*life);
+    });
   }
   std::int64_t progress() const override { return home_->progress(); }
 
@@ -303,21 +368,24 @@ private:
 class placed_ranks : public rank_launcher {
 public:
   explicit placed_ranks(const placed_options& options)
-      : table_(std::make_shared<slot_table>(options)) {}
+      : table_(std::make_shared<slot_table>(options)), outlive_loss_(options.outlive_loss) {}
 
   std::unique_ptr<rank_process> start(process_start what, process_sink sink) override {
     table_->open();
-    const auto rank = what.who.number;
+    const auto who = what.who.incarnation;
     auto life = std::make_shared<remote_process>(
         table_->loop(), std::move(what), std::move(sink),
-        [h = table_.get(), rank](const std::string& why) { h->lost(rank, why); });
+        [h = table_.get(), who](const std::string& why) { h->lost(who, why); });
     asio::post(table_->loop(), [h = table_.get(), life] { h->place(life); });
     return std::make_unique<held_life>(table_, std::move(life));
   }
-  bool replaces() const override { return false; }
+  std::optional<placed_processes> placed() const override {
+    return placed_processes{.number = table_->number(), .outlive_loss = outlive_loss_};
+  }
 
 private:
   std::shared_ptr<slot_table> table_;
+  const bool outlive_loss_;
 };
 
 }  // namespace

@@ -96,8 +96,11 @@ std::int32_t strategy::local_rank() const { return parts_.environment->local_ran
 c10::Device strategy::root_device() const {
   const auto& devices = parts_.place.devices;
   const auto shards = parts_.about.world;
+  const auto& place = *parts_.environment;
   const bool another = static_cast<std::size_t>(local_rank()) >= devices.size();
-  if (another && parts_.environment->has_processes() && !hardware().shared())
+  // A process that a launcher started has a device of its own, however many there are elsewhere.
+  if (!another && place.has_processes()) return devices[static_cast<std::size_t>(local_rank())];
+  if (another && place.has_processes() && !hardware().shared())
     throw user_error(errc::device,
                      fmt::format("local rank {} has no device: the job computes on {} of {} per "
                                  "host; start as many ranks there",
@@ -107,7 +110,7 @@ c10::Device strategy::root_device() const {
                      fmt::format("{} shards and {} devices of {}: there each shard computes on a "
                                  "device of its own; start a rank for each shard",
                                  shards, devices.size(), hardware().name()));
-  return device_of(devices, local_rank(), shards);
+  return device_of(devices, local_rank(), place.local_world());
 }
 
 void strategy::connect(std::shared_ptr<troupe::module> which) {

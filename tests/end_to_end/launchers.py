@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../support"))
 from two_hosts import Refused, make_hosts
 from mpi import check_none_left, check_stop_and_resume, digest, failure_of
 from troupe_program import (PROGRAM, SMALL, check, check_code, check_equal, check_in, environment, fit, main,
-                            metrics_of, troupe)
+                            metrics_of, result_of, troupe)
 
 STEP = os.path.join(os.path.dirname(__file__), "step.py")
 JOBS = iter(range(os.getpid() * 100, os.getpid() * 100 + 100))
@@ -101,6 +101,75 @@ def story_a_port_that_is_in_use_is_named(folder):
     check_in("set MASTER_PORT", ended.err)
 
 
+def elastic(run, launch, *more):
+    return fit(run, "--max-restarts", 4, *more, **launch)
+
+
+def check_goes_on(run, plain, processes, ended):
+    """The job has outlived its losses, with so many processes at the end, and has the weights of threads."""
+    result = result_of(run)
+    check_equal(result["status"], "finished", ended)
+    check_equal(result["generations"][-1]["ranks"], processes, ended)
+    check_equal(digest(run), digest(plain), ended)
+    check_equal(metrics_of(run), metrics_of(plain), ended)
+    check_none_left(run)
+
+
+def kill(rank, step):
+    return "--fault", f"kill@rank={rank},hook=backward,step={step}"
+
+
+def story_the_ranks_of_a_lost_process_go_on_in_the_others(folder):
+    plain = os.path.join(folder, "plain")
+    check_code(fit(plain, "--ranks", 3), 0)
+    for rank in (0, 1):
+        run = os.path.join(folder, f"lost{rank}")
+        ended = elastic(run, srun(3), *kill(rank, 3))
+        check_goes_on(run, plain, 2, ended)
+        check_in("the connection to its process has ended" if rank else "SIGKILL", ended.err)
+    run = os.path.join(folder, "two")
+    check_goes_on(run, plain, 1, elastic(run, srun(3), *kill(2, 2), *kill(0, 5)))
+
+
+def story_a_stuck_rank_is_given_up_with_its_process(folder):
+    plain = os.path.join(folder, "plain")
+    check_code(fit(plain, "--ranks", 3), 0)
+    for rank in (0, 2):
+        run = os.path.join(folder, f"stuck{rank}")
+        ended = elastic(run, srun(3), "--fault", f"stall@rank={rank},hook=backward,step=3,ms=60000",
+                        "--hook-limit-seconds", 3)
+        check_goes_on(run, plain, 2, ended)
+
+
+def story_a_spare_process_takes_the_rank_of_a_lost_one(folder):
+    plain = os.path.join(folder, "plain")
+    check_code(fit(plain, "--ranks", 2), 0)
+    for ranks in ([], ["--ranks", 2]):
+        run = os.path.join(folder, f"run{len(ranks)}")
+        ended = elastic(run, srun(3), "--spares", 1, *ranks, *kill(1, 3))
+        check_in("srun started 3 processes: they are the ranks and 1 spares, over tcp", ended.err)
+        check_goes_on(run, plain, 2, ended)
+
+
+def story_fewer_processes_than_min_ranks_end_the_job(folder):
+    run = os.path.join(folder, "run")
+    ended = elastic(run, srun(2), "--min-ranks", 2, *kill(1, 3))
+    check_equal(failure_of(run, "type", "rank", "step"), ["lost", 1, 3], ended)
+    check_equal(result_of(run)["restarts"], 0, ended)
+    check_none_left(run)
+
+
+def story_a_run_goes_on_with_its_shards_in_fewer_processes(folder):
+    plain, run = os.path.join(folder, "plain"), os.path.join(folder, "run")
+    check_code(fit(plain, "--ranks", 3), 0)
+    check_code(fit(run, "--shards", 3, **srun(2)), 0)
+    check_equal(digest(run), digest(plain))
+    killed = os.path.join(folder, "killed")
+    fit(killed, "--checkpoint-every-n-steps", 2, *kill(1, 5), **srun(3))
+    ended = check_code(troupe("fit", "--run-dir", killed, "--resume", "latest", "--ranks", 2, **srun(2)), 0)
+    check_equal(digest(killed), digest(plain), ended)
+
+
 def torchrun_of(host, number):
     """torchrun on one of two hosts, with two processes on each."""
     return host.inside(sys.executable, "-m", "torch.distributed.run", "--no-python", "--nnodes", "2", "--node-rank",
@@ -123,6 +192,10 @@ def story_ranks_on_two_hosts_end_with_the_weights_of_threads(folder):
                     **srun(4, *(host.pid for host in hosts)))
         check_equal(failure_of(killed, "type", "rank", "step"), ["lost", 3, 3], ended)
         check_none_left(killed)
+        lost = os.path.join(folder, "lost")
+        ended = fit(lost, "--max-restarts", 2, *kill(2, 3), *kill(3, 3), MASTER_ADDR="10.77.0.1",
+                    **srun(4, *(host.pid for host in hosts)))
+        check_goes_on(lost, threads, 2, ended)
         nodes = [torchrun_of(host, number) for number, host in enumerate(hosts)]
         both = os.path.join(folder, "torchrun")
         with subprocess.Popen([*nodes[1], PROGRAM, "fit", "--run-dir", both, *SMALL], env=environment({}),

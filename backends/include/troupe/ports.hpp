@@ -34,6 +34,8 @@ public:
   /// @}
   /// Among the ranks of one host: 0 prepares data for the others.
   virtual std::int32_t local_rank() const = 0;
+  /// How many ranks share the devices of this host; all of them where it is not known.
+  virtual std::int32_t local_world() const { return world(); }
   /// Index of the host, from 0.
   virtual std::int32_t node_rank() const { return 0; }
   /// Where rank 0 can be reached. Empty: the environment does not say.

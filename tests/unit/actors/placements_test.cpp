@@ -26,8 +26,10 @@ closed_generation closed(const fence& at) {
 
 // A job of which each message is answered as the ranks would, with its processes.
 struct placed_job {
-  placed_job(std::int32_t shards, elastic_options elastic, std::int32_t processes)
-      : machine(job_id{1}, shards, derive({}), {.elastic = elastic, .processes = processes}) {
+  placed_job(std::int32_t shards, elastic_options elastic, std::int32_t processes,
+             bool fixed = false)
+      : machine(job_id{1}, shards, derive({}),
+                {.elastic = elastic, .processes = processes, .fixed = fixed}) {
     supervision::begin all;
     for (std::int32_t r = 0; r < shards; ++r)
       all.incarnations.push_back(incarnation_id{static_cast<std::uint64_t>(20 + r)});
@@ -161,6 +163,73 @@ TEST_CASE("with shrink a job keeps its least number of processes", "[placements]
   s.step(2);
   s.kill(2, 2);
   CHECK(s.homes == numbers{0, 0, 4, 3});
+}
+
+TEST_CASE("a launcher's processes: those that are left take the shards, and none is started",
+          "[placements]") {
+  placed_job s{4, {.max_restarts = 9, .min_ranks = 2, .spares = 1}, 3, true};
+  CHECK(s.homes == numbers{0, 0, 1, 2});
+  CHECK(s.processes.size() == 4);
+  s.ready();
+  s.step(1);
+  s.kill(1, 1);  // the spare comes first
+  CHECK(s.homes == numbers{0, 0, 3, 2});
+  s.form();
+  s.step(2);
+  s.kill(0, 2);
+  CHECK(s.homes == numbers{2, 3, 3, 2});
+  CHECK(s.processes.size() == 2);
+  s.form();
+  s.step(3);
+  s.kill(3, 3);  // fewer than min_ranks
+  CHECK(s.machine.phase() == supervision::phase::tearing);
+  CHECK(s.processes.size() == 1);
+}
+
+TEST_CASE("a launcher's spare that is slow keeps its place, and another one is not started",
+          "[placements]") {
+  placed_job s{2, {.max_restarts = 9, .spares = 1}, 2, true};
+  s.now = std::chrono::hours{1};
+  s.step(1);
+  s.kill(1, 1);
+  CHECK(s.homes == numbers{0, 0});
+  s.form();
+  s.change(2, process_changed::change::ready);
+  s.step(2);
+  s.kill(0, 2);
+  CHECK(s.homes == numbers{2, 2});
+  CHECK(s.processes.size() == 1);
+  s.form();
+  s.step(3);
+  s.kill(2, 3);
+  CHECK(s.machine.phase() == supervision::phase::flushing_checkpointer);  // no process is left
+}
+
+TEST_CASE("a launcher's spare that is lost while the job runs is not replaced", "[placements]") {
+  placed_job s{2, {.max_restarts = 9, .spares = 1}, 2, true};
+  s.ready();
+  s.step(1);
+  s.change(2, process_changed::change::gone);
+  s.step(2);
+  s.kill(1, 2);
+  CHECK(s.homes == numbers{0, 0});
+  CHECK(s.processes.size() == 1);
+}
+
+TEST_CASE("a launcher's process that does not close in time: too few are left, the job ends",
+          "[placements]") {
+  placed_job s{2, {.max_restarts = 9, .min_ranks = 2}, 2, true};
+  s.step(1);
+  auto what = make_failure(failure_kind::exception, "bad");
+  what.rank = 0;
+  s.on(rank_failed{s.of(0), without_exception(what)});
+  s.on(closed(s.of(0, 1)));
+  REQUIRE(s.machine.phase() == supervision::phase::closing);
+  s.on(deadline_passed{s.deadline});  // process 1 is given up
+  s.on(closed(s.of(0, 1)));
+  s.on(deadline_passed{s.deadline});
+  CHECK(s.machine.phase() == supervision::phase::tearing);
+  CHECK(s.processes.size() == 2);
 }
 
 TEST_CASE("a spare takes the shards of a lost process, and another spare is started",

@@ -82,7 +82,7 @@ TEST_CASE("torchrun's and srun's processes are ranks over tcp, and jsrun's") {
   CHECK(torchrun->place == placed_rank{3, 4});
   CHECK(torchrun->by == "torchrun");
   CHECK(torchrun->over == communicator_kind::tcp);
-  CHECK(torchrun->one_host);
+  CHECK(torchrun->one_host());
   CHECK(torchrun->store_is_served);
   CHECK(torchrun->store_host == "one");
   CHECK(torchrun->store_port == 4711);
@@ -100,8 +100,8 @@ TEST_CASE("torchrun's and srun's processes are ranks over tcp, and jsrun's") {
   REQUIRE(slurm("2"));
   CHECK(slurm("2")->place == placed_rank{2, 4});
   CHECK(slurm("2")->by == "srun");
-  CHECK_FALSE(slurm("2")->one_host);
-  CHECK(slurm("1")->one_host);
+  CHECK_FALSE(slurm("2")->one_host());
+  CHECK(slurm("1")->one_host());
   CHECK_FALSE(slurm("2")->store_is_served);
   CHECK(slurm("2")->store_host == "n7");
   CHECK(slurm("2")->store_port == 18456);
@@ -149,7 +149,7 @@ TEST_CASE("mpirun's variables come before those of the job in which it was calle
   CHECK(found->by == "mpirun");
   CHECK(found->over == communicator_kind::mpi);
   CHECK(found->place == placed_rank{1, 2});
-  CHECK(found->one_host);
+  CHECK(found->one_host());
 }
 
 TEST_CASE("several copies by a launcher without a main address are refused") {
@@ -187,6 +187,40 @@ TEST_CASE("a rank that a launcher placed knows its host from the launcher's vari
   CHECK(place_of_rank(first_of_four, mpirun, 2, 4)->local_rank() == 2);  // not this rank
   CHECK(place_of_rank(first_of_four, facts({}), 3, 4)->local_rank() == 3);
   CHECK(place_of_rank(std::nullopt, mpirun, 3, 4)->name() == "local");
+}
+
+TEST_CASE("of ranks that share a launcher's process, one on each host has local rank 0") {
+  const launched by{.place = {1, 4}, .by = "srun", .count = "-n", .per_host = 2};
+  const auto local = [&by](std::int32_t world) {
+    std::vector<std::pair<std::int32_t, std::int32_t>> all;
+    for (std::int32_t rank = 0; rank < world; ++rank) {
+      const auto place = place_of_rank(by, facts({}), rank, world);
+      CHECK(place->rank() == rank);
+      CHECK(place->world() == world);
+      all.emplace_back(place->local_rank(), place->local_world());
+    }
+    return all;
+  };
+  using expected = std::vector<std::pair<std::int32_t, std::int32_t>>;
+  CHECK(local(4) == expected{{0, 2}, {1, 2}, {0, 2}, {1, 2}});  // a rank that has moved here
+  CHECK(local(6) == expected{{0, 4}, {1, 4}, {2, 4}, {3, 4}, {0, 2}, {1, 2}});
+  CHECK(local(3) == expected{{0, 2}, {1, 2}, {0, 1}});  // the fourth process is a spare
+}
+
+TEST_CASE("processes that the launcher started beyond the ranks are the spares") {
+  using Catch::Matchers::Contains;
+  const launched by{.place = {0, 5}, .by = "srun", .count = "-n", .over = communicator_kind::tcp};
+  auto some = settings_with({{"elastic.spares", "--spares", {"2"}}});
+  take_place(some, by);
+  CHECK(some.integer("ranks") == 3);
+  CHECK(place_note(by, some) ==
+        "srun started 5 processes: they are the ranks and 2 spares, over tcp");
+  auto both = settings_with({{"elastic.spares", "--spares", {"2"}}, {"ranks", "--ranks", {"4"}}});
+  CHECK_THROWS_WITH(take_place(both, by), Contains("srun started 5 processes") &&
+                                              Contains("elastic.spares = 2 (flag --spares)") &&
+                                              Contains("ranks = 4") && Contains("srun -n 6"));
+  auto all = settings_with({{"elastic.spares", "--spares", {"5"}}});
+  CHECK_THROWS_WITH(take_place(all, by), Contains("srun -n 6"));
 }
 
 TEST_CASE("under mpirun a run folder with placement threads is accepted") {

@@ -276,6 +276,9 @@ TEST_CASE("root_device is the local rank's, and shards share devices", "[acceler
   for (std::int32_t shard = 0; shard < 5; ++shard)
     of_shards.push_back(device_of(devices, shard, 5).index());
   CHECK(of_shards == std::vector{0, 0, 0, 2, 2});
+  // Each process of a launcher has a device of its own, also where other hosts have more ranks.
+  CHECK(make(parts_of(std::make_shared<launched>(0, 4), 4))->root_device().index() == 0);
+  CHECK(make(parts_of(std::make_shared<launched>(1, 4), 4))->root_device().index() == 2);
   CHECK_THROWS_WITH(make(parts_of(std::make_shared<launched>(2, 3), 3))->root_device(),
                     Catch::Contains("local rank 2 has no device"));
 }

@@ -87,6 +87,7 @@ enum class coverage_kind : std::uint8_t {
         "all ranks that hold the state would move, and one of them stays") \
   point(sometimes, change_with_failure, "a failure closes a generation that was to change") \
   point(sometimes, change_refused, "a change of the membership is refused") \
+  point(sometimes, too_few_processes, "a launcher's processes are too few to go on") \
   point(sometimes, stop_in_change, "a stop replaces a change of the membership") \
   point(sometimes, spare_taken, "a spare takes the ranks of another process") \
   point(sometimes, spare_given_up, "a spare is not ready in time and is given up") \

@@ -129,7 +129,7 @@ struct chosen_devices {
 chosen_devices choose_devices(const accelerator_table& known, const trainer_options& options,
                               std::int32_t ranks);
 
-/// The device of a local rank. With more shards than devices, neighbours share one.
+/// The device of a local rank. With more shards on this host than devices, neighbours share one.
 c10::Device device_of(const std::vector<c10::Device>& devices, std::int32_t local_rank,
                       std::int32_t shards);
 
