@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <sstream>
+#include <system_error>
 #include <utility>
 
 namespace service {
@@ -36,6 +38,22 @@ bool equal_secret(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
+// Of ASCII: names of hosts, and the scheme of an authorization.
+std::string in_lower_case(std::string text) {
+  for (auto& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
+// The value of a part `name=value` of the query; empty: there is none.
+std::string in_query(const std::string& query, std::string_view name) {
+  std::istringstream parts{query};
+  for (std::string part; std::getline(parts, part, '&');)
+    if (part.starts_with(name) && part.substr(name.size()).starts_with('='))
+      return part.substr(name.size() + 1);
+  return {};
+}
+
 std::string host_of(const std::string& header) {
   if (header.starts_with('[')) return header.substr(0, header.find(']') + 1);
   return header.substr(0, header.find(':'));
@@ -45,13 +63,14 @@ std::string host_of(const std::string& header) {
 std::optional<http_answer> refusal(const http_request& asked, const access& who) {
   if (!who.token.empty()) {
     const auto given = asked.header("Authorization");
-    if (given.starts_with("Bearer ") && equal_secret(std::string_view{given}.substr(7), who.token))
+    if (in_lower_case(given.substr(0, 7)) == "bearer " &&
+        equal_secret(std::string_view{given}.substr(7), who.token))
       return std::nullopt;
     auto refused = wrong(401, "send the header Authorization: Bearer TOKEN");
     refused.headers.emplace_back("WWW-Authenticate", "Bearer");
     return refused;
   }
-  const auto host = host_of(asked.header("Host"));
+  const auto host = in_lower_case(host_of(asked.header("Host")));
   if (std::find(who.hosts.begin(), who.hosts.end(), host) == who.hosts.end())
     return wrong(403, "this name does not belong to the service: call it by its address");
   return std::nullopt;
@@ -94,11 +113,12 @@ private:
 };
 
 http_answer events_of(const http_request& asked, const std::string& name, const kept_job_ptr& job) {
-  auto from = asked.header("Last-Event-ID");
-  if (asked.query.starts_with("after=")) from = asked.query.substr(6);
+  auto from = in_query(asked.query, "after");
+  if (from.empty()) from = asked.header("Last-Event-ID");
   std::uint64_t after = 0;
   const auto* end = from.data() + from.size();
-  if (!from.empty() && std::from_chars(from.data(), end, after).ptr != end)
+  const auto [rest, error] = std::from_chars(from.data(), end, after);
+  if (!from.empty() && (rest != end || error != std::errc{}))
     throw refused(400, "Last-Event-ID and after are the number of an event");
   return {.events = std::make_shared<job_events>(job, name, std::min(after, job->events.newest()))};
 }
