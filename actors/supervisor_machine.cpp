@@ -61,7 +61,7 @@ failure checkpoints_late(const deadlines& limits, std::int64_t committed, genera
   auto what = make_failure(
       failure_kind::deadline,
       fmt::format("the last checkpoint is not durable: its storage operation did not end within {} "
-                  "ms; look at the disk, or raise time.hook_limit",
+                  "ms; look at the disk, or raise time.hook_limit_seconds",
                   limits.flush.count() / 1'000'000));
   what.code = errc::checkpoint;
   what.hook = "save_checkpoint";

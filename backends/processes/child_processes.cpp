@@ -246,7 +246,7 @@ private:
           failure_kind::deadline,
           fmt::format(
               "its process was stopped (SIGSTOP) for {:.1f} s and was killed; let a stopped rank "
-              "go on sooner (SIGCONT), or raise time.detect",
+              "go on sooner (SIGCONT), or raise time.detect_seconds",
               std::chrono::duration<double>(stops_.limit()).count()));
       end.what.signal = "SIGSTOP";
     } else if (silent_) {
@@ -254,7 +254,7 @@ private:
           failure_kind::lost,
           fmt::format(
               "its process sent nothing for {:.1f} s and was killed; if a debugger held it, "
-              "or the machine was overloaded, raise time.detect",
+              "or the machine was overloaded, raise time.detect_seconds",
               std::chrono::duration<double>(silence_limit(what_.detect)).count()));
     }
     end.hooks = box_.read();

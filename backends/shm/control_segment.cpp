@@ -169,8 +169,8 @@ shm::control_segment_entry& shm_rendezvous::control_segment::begin(const group_d
                                  [](const auto& entry) { return !entry.used; });
   if (free == words_->entries.end())
     throw user_error(errc::device,
-                     fmt::format("shm: {} generations are open, the most there may be; close "
-                                 "communicators that are done",
+                     fmt::format("shm: {} generations are open, and more are not possible; "
+                                 "close communicators that are not used any more",
                                  shm::generations_max));
   const auto world = static_cast<std::size_t>(who.world);
   const shm::region_layout layout{world, words_->slot_bytes, words_->registered_bytes};

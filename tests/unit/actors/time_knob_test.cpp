@@ -42,11 +42,11 @@ TEST_CASE("settings whose inner deadline would outlast the outer one are refused
   for (const auto detect : {1ms, 20ms, 500ms, 3600000ms}) {
     CHECK(refusal({detect, 0s}).empty());
     CHECK(refusal({detect, detect + 1ns}).empty());
-    CHECK(refusal({detect, detect}).find("time.hook_limit") != std::string::npos);
+    CHECK(refusal({detect, detect}).find("time.hook_limit_seconds") != std::string::npos);
   }
-  CHECK(refusal({0s, 0s}).find("time.detect is 0 s") != std::string::npos);
-  CHECK(refusal({2h, 0s}).find("time.detect") != std::string::npos);
-  CHECK(refusal({-1s, 0s}).find("time.detect") != std::string::npos);
-  CHECK(refusal({500ms, -1s}).find("time.hook_limit is -1 s") != std::string::npos);
-  CHECK(refusal({500ms, 9000h}).find("time.hook_limit") != std::string::npos);
+  CHECK(refusal({0s, 0s}).find("time.detect_seconds is 0,") != std::string::npos);
+  CHECK(refusal({2h, 0s}).find("time.detect_seconds") != std::string::npos);
+  CHECK(refusal({-1s, 0s}).find("time.detect_seconds") != std::string::npos);
+  CHECK(refusal({500ms, -1s}).find("time.hook_limit_seconds is -1,") != std::string::npos);
+  CHECK(refusal({500ms, 9000h}).find("time.hook_limit_seconds") != std::string::npos);
 }
