@@ -155,8 +155,9 @@ private:
   // that could take its place.
   process_slot* slot_for(std::int32_t number) {
     const auto own = number < options_.world ? &slots_[static_cast<std::size_t>(number)] : nullptr;
-    if (own && !own->gone && (own->idle || !out_of_reach())) return own;
-    if (!options_.outlive_loss) return nullptr;
+    const bool lives = own && !own->gone && (own->idle || !out_of_reach());
+    if (!options_.outlive_loss) return lives ? own : nullptr;
+    if (lives && !own->used()) return own;
     const auto other = std::ranges::find_if(
         slots_, [](const process_slot& one) { return !one.gone && !one.used(); });
     return other == slots_.end() ? nullptr : &*other;

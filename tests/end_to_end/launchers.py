@@ -112,6 +112,7 @@ def check_goes_on(run, plain, processes, ended):
     check_equal(result["generations"][-1]["ranks"], processes, ended)
     check_equal(digest(run), digest(plain), ended)
     check_equal(metrics_of(run), metrics_of(plain), ended)
+    check("could not be started" not in ended.err, ended)  # the test after the fit has a process for each start, too
     check_none_left(run)
 
 
