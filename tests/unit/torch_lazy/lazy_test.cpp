@@ -294,7 +294,13 @@ TEST_CASE("lazy: a fit that resumes on lazy devices or on the CPU ends as the wh
   CHECK(there.loop == whole.loop);
   const auto here = fitted(classifying(how, half), options, "here");
   CHECK(distance(weights_of(here.snapshot), weights_of(whole.snapshot)) < rounding);
-  CHECK(here.loop == whole.loop);
+  // The losses are rounded otherwise, too, on some processors.
+  auto loop = here.loop;
+  for (auto& [name, number] : loop.last) {
+    CHECK(std::abs(number - whole.loop.last.at(name)) < rounding);
+    number = whole.loop.last.at(name);
+  }
+  CHECK(loop == whole.loop);
 }
 
 TEST_CASE("lazy: any exchange of gradients ends in the weights of the CPU", "[lazy]") {
