@@ -297,8 +297,8 @@ void rank_state::show_handled(const ran& what) {
 void rank_state::look() {
   if (!work) return;
   const auto status = work->status();
-  feed(ranks::looked{status.busy, world && world->waiting(), status.hook, status.step,
-                     status.since});
+  const bool waits = world && (world->waiting() || world->aborted());
+  feed(ranks::looked{status.busy, waits, status.hook, status.step, status.since});
 }
 
 void keep_looking(rank_pointer self) {

@@ -50,7 +50,8 @@ struct answered {
 struct lane_ended {
   std::optional<failure> last;
 };
-/// The state of the lane, once per tick. `waits`: it is inside a collective.
+/// The state of the lane, once per tick. `waits`: it is inside a collective, or may have been until
+/// the abort of the communicator, which the supervisor answers.
 struct looked {
   bool busy = false;
   bool waits = false;
