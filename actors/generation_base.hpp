@@ -37,7 +37,7 @@ agreed_base agree_on_base(const membership& members);
 struct generation_state {
   generation_base base;
   std::int64_t redone = 0;  ///< steps that were finished before the base was chosen
-  std::uint32_t waits = 0;  ///< times that the wait for ranks to prepare was extended
+  std::uint32_t waits = 0;  ///< times that the wait for ranks to prepare, or to close, was extended
   std::uint32_t asked = 0;  ///< times, since the last new order
   bool proposed = false;    ///< ranks vote on the step to stop or to pause at
   bool close_sent = false;

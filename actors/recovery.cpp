@@ -16,7 +16,27 @@ bool checkpoint_was_replaced(const recovery::situation& now, const failure& what
          now.members.generation() > generation_id{1} && !now.base.held();
 }
 
+// A hook of the rank ran beyond its limit.
+bool is_overdue(const failure_record& failures, std::int32_t rank) {
+  const auto of_rank = [rank](const failure& f) {
+    return f.kind == failure_kind::deadline && f.rank == rank;
+  };
+  return of_rank(*failures.first()) || std::ranges::any_of(failures.others(), of_rank);
+}
+
 }  // namespace
+
+bool recovery::needs_unclosed(const situation& now) const {
+  if (!now.failures.first()) return false;  // a change: all ranks pause outside of hooks
+  const auto runs = [&](const member& m) {
+    return !m.closed && m.answered && !is_overdue(now.failures, now.members.rank_of(m));
+  };
+  if (std::ranges::none_of(now.members, runs)) return false;
+  const auto holds = [&](const member& m) {
+    return m.closed && !m.gone && m.point.number > 0 && m.point.loop.steps >= now.committed;
+  };
+  return now.rules.fixed || (now.committed > durable_ && std::ranges::none_of(now.members, holds));
+}
 
 bool recovery::may_restart(const situation& now) const {
   if (must_end_ || !now.rules.elastic.enabled()) return false;

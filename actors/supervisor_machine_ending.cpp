@@ -31,6 +31,8 @@ void supervisor_machine::send_close(actions& out) {
   if (failures_.first()) why = *failures_.first();
   current_.close_sent = true;
   current_.resting = false;
+  current_.waits = 0;
+  for (auto& m : members_) m.answered = false;
   current_.over = !recovery_.may_restart(situation());
   out.make_room();
   for (auto& m : members_) {
@@ -66,10 +68,9 @@ void supervisor_machine::close_if_all_closed(actions& out) {
 void supervisor_machine::handle(const rank_busy& e, actions&) {
   auto* m = members_.sender(e.at);
   if (!m) return;
-  if (phase_ == phase::forming && !m->prepared)
-    m->answered = true;
-  else
-    m->busy = e.what;
+  const bool forming = phase_ == phase::forming && !m->prepared;
+  if (forming || phase_ == phase::closing) m->answered = true;
+  if (!forming) m->busy = e.what;
 }
 
 void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {

@@ -105,6 +105,16 @@ def story_a_process_is_killed_in_any_hook_the_weights_are_those_of_an_undisturbe
     check_none_left()
 
 
+def story_the_others_are_in_long_hooks_when_a_process_is_killed_the_job_waits_for_their_state(folder):
+    """They compute 10 D, where an answer is due in 4 D. Without them the steps since the checkpoint would be lost."""
+    run, place = os.path.join(folder, "run"), "hook=training_step,step=6"
+    faults = [f"stall@rank={rank},{place},ms=2500" for rank in (1, 2)] + [f"kill@rank=0,{place}"]
+    ended = disturbed(run, faults, *PLACED)
+    _, second = check_survived(ended, run, undisturbed(), 1)
+    check_equal((second["base_step"], second["steps_redone"]), (6, 0), ended)
+    check_none_left()
+
+
 def story_a_process_is_killed_before_the_first_step_the_job_begins_again(folder):
     plain = undisturbed()
     together([lambda rank=rank, hook=hook: check_one_failure(

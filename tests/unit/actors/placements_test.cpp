@@ -232,6 +232,21 @@ TEST_CASE("a launcher's process that does not close in time: too few are left, t
   CHECK(s.processes.size() == 2);
 }
 
+TEST_CASE("a launcher's process that runs a long hook is waited for", "[placements]") {
+  placed_job s{3, {.max_restarts = 9}, 3, true};
+  s.step(1);
+  auto what = make_failure(failure_kind::exception, "bad");
+  what.rank = 0;
+  s.on(rank_failed{s.of(0), without_exception(what)});
+  for (const auto r : {0, 1}) s.on(closed(s.of(r, 1)));
+  s.on(rank_busy{s.of(2, 1), "training_step for 2.0 s"});
+  s.on(deadline_passed{s.deadline});
+  CHECK(s.machine.phase() == supervision::phase::closing);
+  s.on(closed(s.of(2, 1)));
+  CHECK(s.machine.phase() == supervision::phase::forming);
+  CHECK(s.homes == numbers{0, 1, 2});
+}
+
 TEST_CASE("a spare takes the shards of a lost process, and another spare is started",
           "[placements]") {
   placed_job s{2, {.max_restarts = 9, .spares = 1}, 2};

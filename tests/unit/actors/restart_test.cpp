@@ -236,6 +236,75 @@ TEST_CASE("a rank that does not close in time is abandoned and replaced", "[supe
   CHECK(s.orders<form_generation>().front().holders == ranks_of{0, 2});
 }
 
+namespace {
+
+// Three ranks hold two steps, of which a checkpoint has `saved`; rank 1 dies. The others say that
+// they run a hook.
+supervised with_long_hooks(std::int64_t saved) {
+  supervised s;
+  s.step(1);
+  s.step(2);
+  s.on(supervision::durable{saved});
+  s.kill(1);
+  for (const auto r : {0, 2}) s.on(rank_busy{s.of(r, 2), "training_step for 1.0 s"});
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that run a hook when another one dies: the job waits for their state",
+          "[supervisor]") {
+  auto s = with_long_hooks(1);
+  s.on(deadline_passed{s.deadline()});
+  CHECK(s.machine.phase() == supervision::phase::closing);
+  CHECK(s.actions<supervision::abandon>().empty());
+  for (const auto r : {0, 2}) s.on(rank_busy{s.of(r, 2), "training_step for 3.0 s"});
+  s.on(deadline_passed{s.deadline()});
+  CHECK(s.machine.phase() == supervision::phase::closing);
+  s.close(0, 3, 2);
+  s.on(rank_busy{s.of(2, 2), "training_step for 5.0 s"});
+  s.on(deadline_passed{s.deadline()});  // rank 0 holds the step: rank 2 is not waited for
+  CHECK(s.started() == ranks_of{1, 2});
+  CHECK(s.orders<form_generation>().front().holders == ranks_of{0});
+  CHECK(s.orders<form_generation>().front().base.loop.steps == 2);
+}
+
+TEST_CASE("a long hook is not waited for: its rank is silent, overdue, or a checkpoint is as new",
+          "[supervisor]") {
+  const auto all = ranks_of{0, 1, 2};
+  auto saved = with_long_hooks(2);
+  saved.on(deadline_passed{saved.deadline()});
+  CHECK(saved.started() == all);
+
+  auto silent = with_long_hooks(1);
+  silent.on(deadline_passed{silent.deadline()});
+  silent.on(deadline_passed{silent.deadline()});  // nothing came since
+  CHECK(silent.started() == all);
+
+  auto overdue = with_long_hooks(1);
+  for (const auto r : {0, 2}) {
+    auto what = make_failure(failure_kind::deadline, "longer than the limit");
+    what.rank = r;
+    overdue.on(rank_failed{overdue.of(r, 2), without_exception(what)});
+  }
+  overdue.on(deadline_passed{overdue.deadline()});
+  CHECK(overdue.started() == all);
+}
+
+TEST_CASE("the wait for hooks that run has a limit: that of a hook", "[supervisor]") {
+  auto s = with_long_hooks(1);
+  const auto limits = derive({});
+  const auto most = limits.hook_limit / limits.close;
+  for (std::int64_t waits = 1; waits < most; ++waits) {
+    for (const auto r : {0, 2}) s.on(rank_busy{s.of(r, 2), "training_step"});
+    s.on(deadline_passed{s.deadline()});
+    REQUIRE(s.machine.phase() == supervision::phase::closing);
+  }
+  for (const auto r : {0, 2}) s.on(rank_busy{s.of(r, 2), "training_step"});
+  s.on(deadline_passed{s.deadline()});
+  CHECK(s.started() == ranks_of{0, 1, 2});
+}
+
 TEST_CASE("the end of a rank that was replaced changes nothing", "[supervisor]") {
   supervised s;
   const auto before = s.lives[1];

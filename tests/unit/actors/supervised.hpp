@@ -27,9 +27,11 @@ struct supervised {
   template <class Event>
   void on(Event e) {
     last = machine.on(e);
-    for (const auto& a : last)
+    for (const auto& a : last) {
       if (const auto* start = std::get_if<supervision::start_rank>(&a))
         lives.at(static_cast<std::size_t>(start->rank)) = start->incarnation;
+      if (const auto* arm = std::get_if<supervision::arm>(&a)) newest_deadline = arm->id;
+    }
   }
   fence of(std::int32_t rank, std::int64_t step = 0) const {
     fence at;
@@ -121,13 +123,10 @@ struct supervised {
     for (std::int32_t r = 0; r < static_cast<std::int32_t>(lives.size()); ++r)
       on(prepared{of(r, steps), "same"});
   }
-  std::uint64_t deadline() const {
-    for (auto a = last.rbegin(); a != last.rend(); ++a)
-      if (const auto* x = std::get_if<supervision::arm>(&*a)) return x->id;
-    return 0;
-  }
+  std::uint64_t deadline() const { return newest_deadline; }
 
   std::vector<incarnation_id> lives;
+  std::uint64_t newest_deadline = 0;
   supervisor_machine machine;
   std::vector<supervision::action> last;
 };

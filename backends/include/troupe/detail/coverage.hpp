@@ -65,6 +65,7 @@ enum class coverage_kind : std::uint8_t {
   point(sometimes, earlier_cause, "a failure received later is the first cause") \
   point(sometimes, failure_said_twice, "a failure is received twice") \
   point(sometimes, only_followers, "nothing but failures that follow was received in time") \
+  point(sometimes, hooks_awaited, "a generation that closes waits for hooks that still run") \
   point(sometimes, closing_survivor, "a rank does not close in time") \
   point(sometimes, teardown_released, "a failure releases an orderly teardown") \
   point(sometimes, teardown_escalates, "a rank is abandoned in its teardown") \
