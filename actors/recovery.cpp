@@ -26,11 +26,12 @@ bool is_overdue(const failure_record& failures, std::int32_t rank) {
 
 }  // namespace
 
-bool recovery::needs_unclosed(const situation& now) const {
+bool recovery::needs_unclosed(const situation& now, bool over) const {
   if (!now.failures.first()) return false;  // a change: all ranks pause outside of hooks
   const auto runs = [&](const member& m) {
     return !m.closed && m.answered && !is_overdue(now.failures, now.members.rank_of(m));
   };
+  if (over) return now.rules.saves && runs(now.members.at(0));
   if (std::ranges::none_of(now.members, runs)) return false;
   const auto holds = [&](const member& m) {
     return m.closed && !m.gone && m.point.number > 0 && m.point.loop.steps >= now.committed;

@@ -48,8 +48,9 @@ public:
   /// Whether the job may form another generation after this one, whose failures are known.
   bool may_restart(const situation& now) const;
   /// Ranks that have not closed run hooks, within the limit of a hook, and will close after them.
-  /// Without them the job would lose steps, or their processes for good.
-  bool needs_unclosed(const situation& now) const;
+  /// Without them the job would lose steps, or their processes for good; or with `over`, the
+  /// checkpoint that rank 0 saves when the job fails.
+  bool needs_unclosed(const situation& now, bool over) const;
   /// How long the job rests before that.
   std::chrono::nanoseconds rest(std::int64_t committed) const { return budget_.rest(committed); }
   /// Charges the budget for the failure. Returns true if the job begins to wait for a process.

@@ -384,9 +384,12 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
 }
 
 supervision::rules rules_of(const supervisor_setup& of) {
-  supervision::rules rules{.elastic = of.what.options.elastic,
+  const auto& options = of.what.options;
+  const bool fits = of.what.purpose == stage::train;
+  supervision::rules rules{.elastic = options.elastic,
                            .processes = of.processes ? of.process_count : 0,
-                           .has_result = of.what.purpose != stage::train};
+                           .has_result = !fits,
+                           .saves = fits && options.checkpoint.on_exception};
   const auto placed = of.processes ? of.processes->placed() : std::nullopt;
   if (!placed) return rules;
   rules.fixed = true;

@@ -43,6 +43,7 @@ struct rules {
   /// A launcher placed them (mpirun): none is started after the first ones and their spares.
   bool fixed = false;
   bool has_result = false;  ///< rank 0 brings the caller's result with torn_down
+  bool saves = false;       ///< rank 0 saves when the job fails (checkpoint_policy::on_exception)
   friend bool operator==(const rules&, const rules&) = default;
 };
 

@@ -387,8 +387,8 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
     case phase::closing:
       if (sometimes(!current_.close_sent, coverage_point::only_followers)) return send_close(out);
       if (current_.resting) return restart(out);
-      if (sometimes(!current_.over && (current_.waits + 1) * limits_.close < limits_.hook_limit &&
-                        recovery_.needs_unclosed(situation()),
+      if (sometimes((current_.waits + 1) * limits_.close < limits_.hook_limit &&
+                        recovery_.needs_unclosed(situation(), current_.over),
                     coverage_point::hooks_awaited)) {
         for (auto& m : members_) m.answered = false;
         ++current_.waits;

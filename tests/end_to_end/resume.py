@@ -116,6 +116,13 @@ def story_a_fit_that_fails_saves_its_last_step_and_resumes_to_the_same_weights(f
         check_same_end(run, whole)
 
 
+def story_a_fit_fails_while_rank_0_is_in_a_long_hook_its_last_step_is_saved(folder):
+    run, place = os.path.join(folder, "run"), "hook=training_step,step=9"
+    check_code(fit(run, *RICH, "--checkpoint-on-exception", "--detect-seconds", "0.25",
+                   "--fault", f"stall@rank=0,{place},ms=4000", "--fault", f"throw@rank=1,{place}"), 1)
+    check_equal(checkpoints_of(run)[-1], "step-00000009", "rank 0 computes 16 D, where an answer is due in 4 D")
+
+
 def story_a_lost_process_costs_no_step_but_rank_0(folder):
     whole = uninterrupted(folder)
     # The third process is killed before it can report step 9, which rank 0 has finished.

@@ -305,6 +305,20 @@ TEST_CASE("the wait for hooks that run has a limit: that of a hook", "[superviso
   CHECK(s.started() == ranks_of{0, 1, 2});
 }
 
+TEST_CASE("rank 0 runs a long hook when the job fails: its checkpoint is waited for",
+          "[supervisor]") {
+  const bool saves = GENERATE(true, false);
+  supervised s{2, supervision::rules{.saves = saves}};
+  s.step(1);
+  s.raise(1);
+  s.close(1, 3, 1);
+  s.on(rank_busy{s.of(0, 1), "training_step for 2.0 s"});
+  s.on(deadline_passed{s.deadline()});
+  CHECK((s.machine.phase() == supervision::phase::closing) == saves);
+  s.on(deadline_passed{s.deadline()});  // it is silent
+  CHECK(s.machine.phase() != supervision::phase::closing);
+}
+
 TEST_CASE("the end of a rank that was replaced changes nothing", "[supervisor]") {
   supervised s;
   const auto before = s.lives[1];

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/supervisor_machine.hpp"
@@ -12,9 +13,10 @@ namespace troupe {
 
 struct supervised {
   explicit supervised(std::int32_t world = 3, std::int32_t max_restarts = 3, bool moves = false)
-      : machine(job_id{1}, world, derive({}),
-                supervision::rules{.elastic = {.max_restarts = max_restarts},
-                                   .processes = moves ? world : 0}) {
+      : supervised(world, supervision::rules{.elastic = {.max_restarts = max_restarts},
+                                             .processes = moves ? world : 0}) {}
+  supervised(std::int32_t world, supervision::rules rules)
+      : machine(job_id{1}, world, derive({}), std::move(rules)) {
     supervision::begin all;
     for (std::int32_t r = 0; r < world; ++r) {
       lives.push_back(incarnation_id{static_cast<std::uint64_t>(20 + r)});
