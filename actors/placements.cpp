@@ -80,10 +80,11 @@ std::vector<std::int32_t> placements::homes_for(std::size_t ranks, std::vector<s
                                                 bool none_starts,
                                                 std::vector<std::int32_t>& started) {
   give_up_spares();
-  const bool starts = working() == 0 || (!rules_.fixed && working() < wanted(none_starts));
+  const bool starts = working() == 0 || working() < wanted(none_starts);
   std::optional<std::int32_t> home = working() < target_ ? take_spare(!starts) : std::nullopt;
-  if (!home && starts) {
-    if (rules_.fixed) throw internal_error("no process is left for the ranks of a lost one");
+  if (rules_.fixed && !home && working() == 0)
+    throw internal_error("no process is left for the ranks of a lost one");
+  if (!rules_.fixed && !home && starts) {
     sometimes(working() > 0 && rules_.on_loss == elastic_options::loss::shrink,
               coverage_point::least_processes);
     home = add(false);

@@ -186,9 +186,18 @@ TEST_CASE("a launcher's processes: those that are left take the shards, and none
   CHECK(s.processes.size() == 1);
 }
 
-TEST_CASE("a launcher's spare that is slow keeps its place, and another one is not started",
+TEST_CASE("a launcher's spare that is slow takes the shards of a lost process in any case",
           "[placements]") {
   placed_job s{2, {.max_restarts = 9, .spares = 1}, 2, true};
+  s.now = std::chrono::hours{1};
+  s.step(1);
+  s.kill(1, 1);
+  CHECK(s.homes == numbers{0, 2});
+}
+
+TEST_CASE("with shrink a launcher's slow spare keeps its place, and another one is not started",
+          "[placements]") {
+  placed_job s{2, {.max_restarts = 9, .on_loss = loss::shrink, .spares = 1}, 2, true};
   s.now = std::chrono::hours{1};
   s.step(1);
   s.kill(1, 1);
