@@ -29,7 +29,8 @@ void protocol_checker::attempt_begins(std::int32_t ranks, deadlines limits,
 }
 
 void protocol_checker::turn_to(phase next, std::chrono::nanoseconds now) {
-  if (now_ != phase::idle) passed_.push_back({now_, now - since_});
+  if (now_ != phase::idle) passed_.push_back({now_, now - since_, busy_});
+  busy_ = false;
   now_ = next;
   since_ = now;
 }
@@ -84,7 +85,8 @@ void protocol_checker::announced(const seen::lifecycle& what, std::chrono::nanos
 
 void protocol_checker::reported(const link_message& what) {
   if (std::holds_alternative<step_done>(what)) return;  // the most frequent message
-  progress_ = progress_ || (now_ == phase::forming && std::holds_alternative<rank_busy>(what));
+  busy_ = busy_ || std::holds_alternative<rank_busy>(what);
+  progress_ = progress_ || (now_ == phase::forming && busy_);
   const auto leaves = [&](const fence& at, std::uint64_t generation) {
     auto& left = members_[at.incarnation].left;
     left = std::max(left, generation);
@@ -111,11 +113,15 @@ void protocol_checker::stepped(std::int32_t rank, incarnation_id incarnation,
 }
 
 // How long the supervisor may stay in this phase; zero: without limit.
-std::chrono::nanoseconds protocol_checker::limit_of(phase p) const {
-  switch (p) {
+std::chrono::nanoseconds protocol_checker::limit_of(const passed& p) const {
+  const auto of_hook = p.busy ? limits_.hook_limit : std::chrono::nanoseconds{0};
+  switch (p.what) {
     case phase::forming: return progress_ ? limits_.form + limits_.hook_limit : limits_.form;
-    // A later failure may end the job: then all ranks are asked once more.
-    case phase::closing: return limits_.settle + (max_restarts_ > 0 ? 2 : 1) * limits_.close;
+    // A later failure may end the job: then all ranks are asked once more. A job that would lose
+    // steps waits for hooks that run.
+    case phase::closing:
+      return max_restarts_ > 0 ? limits_.settle + 2 * limits_.close + of_hook
+                               : limits_.settle + limits_.close;
     case phase::tearing: return limits_.orderly_teardown + limits_.teardown + limits_.flush;
     case phase::ending: return limits_.teardown;
     default: return {};
@@ -128,14 +134,14 @@ void protocol_checker::ended(const job_outcome& outcome, const attempt_facts& fa
   turn_to(phase::over, now);
   // Slow clocks and late timers make the supervisor's own deadlines late.
   const auto latest = facts.program ? facts.delayed : std::chrono::milliseconds{1};
-  for (const auto& [what, took] : passed_)
-    if (const auto limit = limit_of(what); limit.count() > 0)
+  for (const auto& one : passed_)
+    if (const auto limit = limit_of(one); limit.count() > 0)
       judge(
-          took <= limit + latest, deadline,
-          [&, what = what, took = took] {
+          one.took <= limit + latest, deadline,
+          [&] {
             return fmt::format("{} took {} ms, more than {} ms",
-                               names[static_cast<std::size_t>(what)], took.count() / 1'000'000,
-                               limit.count() / 1'000'000);
+                               names[static_cast<std::size_t>(one.what)],
+                               one.took.count() / 1'000'000, limit.count() / 1'000'000);
           },
           undefined, -1);
   for (std::int32_t r = 0; r < ranks_; ++r) {

@@ -61,6 +61,7 @@ private:
   struct passed {
     phase what;
     std::chrono::nanoseconds took;
+    bool busy;  ///< a rank reported that it ran a hook
   };
   /// `text()` is called only for a violation.
   template <class Text>
@@ -69,7 +70,7 @@ private:
     if (!holds) violate_({oracle, text(), step, rank});
   }
   void turn_to(phase next, std::chrono::nanoseconds now);
-  std::chrono::nanoseconds limit_of(phase p) const;
+  std::chrono::nanoseconds limit_of(const passed& p) const;
 
   std::uint64_t& checks_;
   std::function<void(violation)> violate_;
@@ -87,6 +88,7 @@ private:
   std::uint64_t forming_ = 0;  // the newest generation
   std::uint64_t active_ = 0;   // the newest one that was active
   bool progress_ = false;      // of a rank that was not prepared: it has more time then
+  bool busy_ = false;          // a rank has reported that in this phase
   std::vector<passed> passed_;
 };
 
