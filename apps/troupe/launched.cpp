@@ -219,7 +219,10 @@ void refuse_copies(const cluster_facts& from, const std::optional<launched>& by)
 std::string place_note(const launched& by, const settings& s) {
   const auto spares = s.integer("elastic.spares");
   return fmt::format("{} started {} processes: they are the ranks{}, over {}", by.by,
-                     by.place.world, spares > 0 ? fmt::format(" and {} spares", spares) : "",
+                     by.place.world,
+                     spares == 0   ? ""
+                     : spares == 1 ? " and a spare"
+                                   : fmt::format(" and {} spares", spares),
                      to_string(by.over));
 }
 

@@ -148,7 +148,7 @@ def story_a_spare_process_takes_the_rank_of_a_lost_one(folder):
     for ranks in ([], ["--ranks", 2]):
         run = os.path.join(folder, f"run{len(ranks)}")
         ended = elastic(run, srun(3), "--spares", 1, *ranks, *kill(1, 3))
-        check_in("srun started 3 processes: they are the ranks and 1 spares, over tcp", ended.err)
+        check_in("srun started 3 processes: they are the ranks and a spare, over tcp", ended.err)
         check_goes_on(run, plain, 2, ended)
 
 
