@@ -422,7 +422,8 @@ void rank_machine::handle(const ranks::looked& e, actions& out) {
   std::string what{e.hook};
   what.append(" for ").append(
       fmt::format("{:.1f} s", std::chrono::duration<double>(e.since).count()));
-  out.emplace_back(ranks::report{rank_busy{stamped(fit_.loop().steps), std::move(what)}});
+  const bool overdue = e.since >= plan_.limits.hook_limit;
+  out.emplace_back(ranks::report{rank_busy{stamped(fit_.loop().steps), std::move(what), overdue}});
 }
 
 fence rank_machine::stamped(std::int64_t step) const {

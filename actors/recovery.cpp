@@ -16,21 +16,11 @@ bool checkpoint_was_replaced(const recovery::situation& now, const failure& what
          now.members.generation() > generation_id{1} && !now.base.held();
 }
 
-// A hook of the rank ran beyond its limit.
-bool is_overdue(const failure_record& failures, std::int32_t rank) {
-  const auto of_rank = [rank](const failure& f) {
-    return f.kind == failure_kind::deadline && f.rank == rank;
-  };
-  return of_rank(*failures.first()) || std::ranges::any_of(failures.others(), of_rank);
-}
-
 }  // namespace
 
 bool recovery::needs_unclosed(const situation& now, bool over) const {
   if (!now.failures.first()) return false;  // a change: all ranks pause outside of hooks
-  const auto runs = [&](const member& m) {
-    return !m.closed && m.answered && !is_overdue(now.failures, now.members.rank_of(m));
-  };
+  const auto runs = [](const member& m) { return !m.closed && m.answered; };
   if (over) return now.rules.saves && runs(now.members.at(0));
   if (std::ranges::none_of(now.members, runs)) return false;
   const auto holds = [&](const member& m) {

@@ -69,7 +69,7 @@ void supervisor_machine::handle(const rank_busy& e, actions&) {
   auto* m = members_.sender(e.at);
   if (!m) return;
   const bool forming = phase_ == phase::forming && !m->prepared;
-  if (forming || phase_ == phase::closing) m->answered = true;
+  if (forming || phase_ == phase::closing) m->answered = forming || !e.overdue;
   if (!forming) m->busy = e.what;
 }
 

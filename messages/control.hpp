@@ -151,12 +151,14 @@ struct closed_generation {
 };
 /// Rank to supervisor, once a tick while the supervisor waits for the rank and its lane is still in
 /// user code: what the lane does. While a generation forms, the wait goes on as long as every
-/// missing rank sends this; while it closes, where work would be lost without the rank. While ranks
-/// close or end, the newest text stands in the list of survivors. Late or lost: the deadline
-/// passes, or an older text stands there.
+/// missing rank sends this; while it closes, where work would be lost without the rank, until its
+/// hook is `overdue`: it has run longer than a hook may. While ranks close or end, the newest text
+/// stands in the list of survivors. Late or lost: the deadline passes, or an older text stands
+/// there.
 struct rank_busy {
   fence at;
   std::string what;
+  bool overdue = false;
 };
 /// Rank to supervisor, the answer to tear_down and the rank's last message: the lane has ended and
 /// everything of the rank is released. `late` holds failures of the teardown itself, `last` the
@@ -317,7 +319,7 @@ typename Inspector::result_type inspect(Inspector& f, stop_vote& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, rank_busy& x) {
-  return f(x.at, x.what);
+  return f(x.at, x.what, x.overdue);
 }
 
 }  // namespace troupe

@@ -190,7 +190,8 @@ job_run::ending job_run::attempt(std::uint32_t number) {
   if (!resume.empty()) what.resume = resume;
   for (const auto& g : extensions_) g->prepares(simulation_, sim_job_, what);
   if (job_.collectives) mark("hooks called collectives");
-  checker_.attempt_begins(job_.ranks, derive(job_.options().time), job_.max_restarts);
+  checker_.attempt_begins(job_.ranks, derive(job_.options().time), job_.max_restarts,
+                          plan_.cluster.ranks_per_host > 0);
   if (exist_.has(fault::stale_message)) arm_stale_messages();
   sim_job_.begin(std::move(what));
   oracles_.attempt_begins(sim_job_.running(), from);

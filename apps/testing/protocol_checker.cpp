@@ -15,10 +15,11 @@ constexpr const char* names[]{"idle", "forming", "active", "closing", "tearing",
 }  // namespace
 
 void protocol_checker::attempt_begins(std::int32_t ranks, deadlines limits,
-                                      std::int32_t max_restarts) {
+                                      std::int32_t max_restarts, bool links) {
   limits_ = limits;
   ranks_ = ranks;
   max_restarts_ = max_restarts;
+  links_ = links;
   formed_ = planned_ = requested_ = 0;
   changes_ = replaced_ = false;
   members_.clear();
@@ -30,7 +31,7 @@ void protocol_checker::attempt_begins(std::int32_t ranks, deadlines limits,
 
 void protocol_checker::turn_to(phase next, std::chrono::nanoseconds now) {
   if (now_ != phase::idle) passed_.push_back({now_, now - since_, busy_});
-  busy_ = false;
+  busy_ = !links_;
   now_ = next;
   since_ = now;
 }
@@ -85,8 +86,10 @@ void protocol_checker::announced(const seen::lifecycle& what, std::chrono::nanos
 
 void protocol_checker::reported(const link_message& what) {
   if (std::holds_alternative<step_done>(what)) return;  // the most frequent message
-  busy_ = busy_ || std::holds_alternative<rank_busy>(what);
-  progress_ = progress_ || (now_ == phase::forming && busy_);
+  if (const auto* busy = std::get_if<rank_busy>(&what)) {
+    busy_ = busy_ || !busy->overdue;
+    progress_ = progress_ || now_ == phase::forming;
+  }
   const auto leaves = [&](const fence& at, std::uint64_t generation) {
     auto& left = members_[at.incarnation].left;
     left = std::max(left, generation);

@@ -36,7 +36,9 @@ public:
   protocol_checker(std::uint64_t& checks, std::function<void(violation)> violate)
       : checks_(checks), violate_(std::move(violate)) {}
 
-  void attempt_begins(std::int32_t ranks, deadlines limits, std::int32_t max_restarts = 0);
+  /// `reported` receives the messages of ranks with `links`. Any other rank may be busy.
+  void attempt_begins(std::int32_t ranks, deadlines limits, std::int32_t max_restarts = 0,
+                      bool links = true);
   void announced(const seen::lifecycle& what, std::chrono::nanoseconds now);
   /// A process was asked to leave, or the job to scale.
   void change_requested() { ++requested_; }
@@ -61,7 +63,7 @@ private:
   struct passed {
     phase what;
     std::chrono::nanoseconds took;
-    bool busy;  ///< a rank reported that it ran a hook
+    bool busy;  ///< a rank may have run a hook within its limit
   };
   /// `text()` is called only for a violation.
   template <class Text>
@@ -88,7 +90,8 @@ private:
   std::uint64_t forming_ = 0;  // the newest generation
   std::uint64_t active_ = 0;   // the newest one that was active
   bool progress_ = false;      // of a rank that was not prepared: it has more time then
-  bool busy_ = false;          // a rank has reported that in this phase
+  bool links_ = true;
+  bool busy_ = false;  // a rank may run a hook within its limit in this phase
   std::vector<passed> passed_;
 };
 

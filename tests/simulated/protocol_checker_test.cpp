@@ -25,11 +25,11 @@ struct attempt {
   job_outcome outcome;
   std::int32_t gone = -1;
 
-  explicit attempt(std::int32_t restarts = 0) {
+  explicit attempt(std::int32_t restarts = 0, bool links = true) {
     time_knob knob;
     knob.detect = ms{500};
     knob.hook_limit = std::chrono::seconds{20};
-    judge.attempt_begins(world_of, derive(knob), restarts);
+    judge.attempt_begins(world_of, derive(knob), restarts, links);
   }
   static fence of(std::int32_t rank, std::uint64_t generation) {
     fence at;
@@ -177,6 +177,31 @@ TEST_CASE("each phase has a deadline; only a disturbed program has more time",
   CHECK(closing_for(2600, false) == objected{{protocol_checker::deadline, 1}});
   CHECK(closing_for(2600, true).empty());
   CHECK(closing_for(4600, true) == objected{{protocol_checker::deadline, 1}});
+}
+
+TEST_CASE("a job that restarts closes later for a rank that runs a hook, until that is overdue",
+          "[simulated][protocol]") {
+  enum class says { nothing, busy, overdue };
+  const auto closing_for = [](int took, says what, bool links = true) {
+    attempt a{1, links};
+    a.begins();
+    a.announced(lifecycle_kind::generation_closing, 1000);
+    if (what != says::nothing)
+      a.judge.reported(rank_busy{attempt::of(0, 1), "training_step", what == says::overdue});
+    a.announced(lifecycle_kind::teardown, 1000 + took);
+    a.torn(0), a.torn(1);
+    a.announced(lifecycle_kind::job_ended, 1100 + took);
+    a.ends(1200 + took);
+    return a.objections;
+  };
+  const objected late{{protocol_checker::deadline, 1}};
+  CHECK(closing_for(4500, says::nothing).empty());
+  CHECK(closing_for(4600, says::nothing) == late);
+  CHECK(closing_for(24'500, says::busy).empty());
+  CHECK(closing_for(24'600, says::busy) == late);
+  CHECK(closing_for(4600, says::overdue) == late);
+  CHECK(closing_for(24'500, says::nothing, false).empty());
+  CHECK(closing_for(24'600, says::nothing, false) == late);
 }
 
 TEST_CASE("a job that restarts: generations follow each other within the budget",

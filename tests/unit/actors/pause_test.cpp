@@ -208,6 +208,21 @@ TEST_CASE("a rank that pauses repeats its step when it is asked again", "[rank]"
   CHECK_FALSE(r.run);
 }
 
+TEST_CASE("a rank that closes while it runs a hook says when the hook is overdue", "[rank]") {
+  lonely_rank r;
+  REQUIRE(r.run);
+  r.give(close_of(false));
+  REQUIRE(r.machine.phase() == ranks::phase::closing);
+  const auto limit = derive({}).hook_limit;
+  for (const auto since : {limit / 2, limit}) {
+    ranks::looked look{.busy = true, .hook = "training_step"};
+    look.since = since;
+    r.give(look);
+    REQUIRE_FALSE(r.all<rank_busy>().empty());
+    CHECK(r.all<rank_busy>().back().overdue == (since == limit));
+  }
+}
+
 TEST_CASE("the job ends while a rank pauses: it closes and is taken down", "[rank]") {
   lonely_rank r;
   r.pause_at(2);

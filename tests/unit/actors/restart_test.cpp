@@ -282,11 +282,8 @@ TEST_CASE("a long hook is not waited for: its rank is silent, overdue, or a chec
   CHECK(silent.started() == all);
 
   auto overdue = with_long_hooks(1);
-  for (const auto r : {0, 2}) {
-    auto what = make_failure(failure_kind::deadline, "longer than the limit");
-    what.rank = r;
-    overdue.on(rank_failed{overdue.of(r, 2), without_exception(what)});
-  }
+  for (const auto r : {0, 2})
+    overdue.on(rank_busy{.at = overdue.of(r, 2), .what = "training_step", .overdue = true});
   overdue.on(deadline_passed{overdue.deadline()});
   CHECK(overdue.started() == all);
 }
