@@ -131,11 +131,15 @@ struct found {
   std::string best;
   friend bool operator==(const found&, const found&) = default;
 };
-/// A checkpoint could not be written, or (step undefined, or of an earlier one) removed.
+enum class failure_of {
+  write,
+  removal,  ///< of a checkpoint that is no longer kept, or (step undefined) of leftovers
+  folder,   ///< the folder of checkpoints cannot be made: none can be written
+};
 struct failed {
   std::int64_t step = 0;
   std::string text;
-  bool fatal = false;  ///< the folder of checkpoints cannot be made: none can be written
+  failure_of what = failure_of::write;
   friend bool operator==(const failed&, const failed&) = default;
 };
 /// `lost`: the last write has failed, as its `failed` said.

@@ -222,10 +222,10 @@ void checkpoint_machine::went_wrong(const std::string& text, actions& out) {
     case phase::listing: return go(phase::making, {storage_ops::make_folder{given_.folder}}, out);
     case phase::making:
       lost_ = true;
-      out.emplace_back(failed{undefined, text, true});
+      out.emplace_back(failed{undefined, text, failure_of::folder});
       break;
     case phase::sweeping:
-      out.emplace_back(failed{undefined, text});
+      out.emplace_back(failed{undefined, text, failure_of::removal});
       if (at_ == 0) at_ = script_.size() - 1;  // not durable: nothing is removed
       break;
     case phase::writing:
@@ -238,7 +238,7 @@ void checkpoint_machine::went_wrong(const std::string& text, actions& out) {
       return finish(out);
     case phase::retiring:
       sometimes(true, coverage_point::retire_failed);
-      out.emplace_back(failed{retiring_[at_ / 2], text});
+      out.emplace_back(failed{retiring_[at_ / 2], text, failure_of::removal});
       if (at_ % 2 == 0) ++at_;  // it is still where it was: tried again at the next commit
       break;
     case phase::undoing:

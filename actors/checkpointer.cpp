@@ -242,13 +242,14 @@ void checkpointer_state::carry_out(const checkpointing::failed& a) {
   auto why = std::make_shared<caught>();
   why->original = std::make_exception_ptr(user_error(errc::checkpoint, a.text));
   why->record = describe(why->original);
-  why->record.hook = "save_checkpoint";
+  const bool removal = a.what == checkpointing::failure_of::removal;
+  why->record.hook = removal ? "remove_checkpoint" : "save_checkpoint";
   why->record.step = a.step;
   why->record.generation = generation;
   checkpoint_report what;
   what.step = a.step;
   what.why = std::move(why);
-  what.fatal = a.fatal;
+  what.fatal = a.what == checkpointing::failure_of::folder;
   report(std::move(what));
 }
 

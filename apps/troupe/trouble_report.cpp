@@ -20,6 +20,7 @@ struct trouble_report::state {
   std::mutex guard;
   std::set<std::string> reported;  // texts of the exceptions that ended observers
   bool checkpoints_fail = false;   // the last checkpoint could not be written
+  bool removals_fail = false;      // an old checkpoint could not be removed
   bool warned = false;
 
   void checkpoint_failed(const seen::lifecycle& what);
@@ -34,10 +35,17 @@ struct trouble_report::state {
 
 void trouble_report::state::checkpoint_failed(const seen::lifecycle& what) {
   const std::lock_guard hold{guard};
+  const auto found = what.details.find("what");
+  const auto why = found == what.details.end() ? "unknown" : found->second;
+  if (what.cause && what.cause->hook == "remove_checkpoint") {
+    if (std::exchange(removals_fail, true)) return;
+    return screen.warning(
+        fmt::format("a checkpoint that is no longer kept could not be removed: {}; the run goes on "
+                    "and tries it again with the next ones",
+                    why));
+  }
   if (std::exchange(checkpoints_fail, true)) return;
-  const auto why = what.details.find("what");
-  screen.error(fmt::format("the checkpoint of step {} was not written: {}", what.step,
-                           why == what.details.end() ? "unknown" : why->second));
+  screen.error(fmt::format("the checkpoint of step {} was not written: {}", what.step, why));
 }
 
 void trouble_report::state::checkpoint_written(const seen::lifecycle& what) {

@@ -361,7 +361,8 @@ TEST_CASE("any single failed operation is reported and the next checkpoint succe
       drive.run();
       const bool fine = drive.written() == steps{next};
       CHECK(fine == (n >= 10));  // a failed removal is not a failure of the write
-      CHECK(drive.failures().size() == 1);
+      REQUIRE(drive.failures().size() == 1);
+      CHECK((drive.failures().front().what == failure_of::removal) == fine);
       CHECK(drive.held.empty());
       drive.said.clear();
       drive.offer(30, 0.1);

@@ -114,7 +114,7 @@ TEST_CASE("a checkpoint folder that cannot be made is reported as a fatal failur
   auto refused = machine;
   const auto said = refused.on(answered{2, "permission denied", {}, false, 0});
   REQUIRE(said.size() == 1);
-  CHECK(std::get<failed>(said[0]).fatal);
+  CHECK(std::get<failed>(said[0]).what == failure_of::folder);
   CHECK(std::get<failed>(said[0]).text == "permission denied");
   CHECK(refused.phase() == phase::idle);
   CHECK(refused.on(flush{}) == std::vector<action>{flushed{true}});

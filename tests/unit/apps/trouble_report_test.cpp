@@ -52,6 +52,21 @@ TEST_CASE("several checkpoints in a row fail: the first failure is reported at o
   CHECK_THAT(t.next(), Catch::Contains("step 5"));
 }
 
+TEST_CASE("checkpoints that cannot be removed cause one warning: they were written", "[trouble]") {
+  reported_screen t;
+  const auto watch = t.report.watch()();
+  auto stays = checkpoint(lifecycle_kind::checkpoint_failed, 2);
+  failure why;
+  why.hook = "remove_checkpoint";
+  stays.cause = std::make_shared<const failure>(why);
+  watch->on(stays);
+  CHECK_THAT(t.next(), Catch::StartsWith("warning: a checkpoint that is no longer kept"));
+  watch->on(stays);
+  CHECK(t.next().empty());
+  watch->on(checkpoint(lifecycle_kind::checkpoint_failed, 3));
+  CHECK_THAT(t.next(), Catch::Contains("step 3 was not written"));
+}
+
 TEST_CASE("each generation after the first is shown at once, with its cause", "[trouble]") {
   reported_screen t;
   const auto watch = t.report.watch()();
