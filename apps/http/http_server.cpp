@@ -143,13 +143,30 @@ struct http_server::server::visit_over : visit, std::enable_shared_from_this<vis
     }
   }
 
+  // All of a request. A client that waits with the body is asked for it.
+  asio::awaitable<error_code> read(http::request_parser<http::string_body>& parser) {
+    parser.eager(true);
+    for (bool asked = false; !parser.is_done();) {
+      const auto [error, size] =
+          co_await http::async_read_some(stream, buffer, parser, as_awaitable);
+      if (error) co_return error;
+      if (asked || !parser.is_header_done() || parser.is_done()) continue;
+      asked = true;
+      if (!beast::iequals(parser.get()[http::field::expect], "100-continue")) continue;
+      std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+      const auto [lost, sent] =
+          co_await asio::async_write(stream, asio::buffer(go_on), as_awaitable);
+      if (lost) co_return lost;
+    }
+    co_return error_code{};
+  }
+
   // One request. False: the connection ends.
   asio::awaitable<bool> serve_one() {
     http::request_parser<http::string_body> parser;
     parser.header_limit(static_cast<std::uint32_t>(limits.header));
     parser.body_limit(limits.body);
-    const auto [error, size] = co_await http::async_read(stream, buffer, parser, as_awaitable);
-    if (error) {
+    if (const auto error = co_await read(parser)) {
       // GCC 12 destroys an aggregate twice that is made inside of a co_await.
       const http_request unknown{.method = "GET"};
       if (const auto wrong = refusal(error, limits)) co_await send(*wrong, unknown, false);
