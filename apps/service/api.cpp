@@ -101,7 +101,9 @@ public:
     }
     return text;
   }
-  bool ended() const override { return !job_->running && after_ >= job_->events.newest(); }
+  bool ended() const override {
+    return !job_->running && !job_->waits && after_ >= job_->events.newest();
+  }
   void wake_by(std::function<void()> wake) override { key_ = job_->events.watch(std::move(wake)); }
 
 private:

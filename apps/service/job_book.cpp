@@ -42,8 +42,15 @@ json read_file(const fs::path& path) {
   return in ? json::parse(in, nullptr, false) : json(nullptr);
 }
 
-void save(const kept_job& one) {
-  write_file(one.folder / "job.json", {{"request", one.request}, {"stop_wanted", one.stop_wanted}});
+void save(const kept_job& one, bool stop_wanted) {
+  write_file(one.folder / "job.json", {{"request", one.request}, {"stop_wanted", stop_wanted}});
+}
+
+bool is_job_file(const json& what) {
+  if (!what.is_object()) return false;
+  const auto stopped = what.find("stop_wanted");
+  return what.value("request", json{}).is_object() &&
+         (stopped == what.end() || stopped->is_boolean());
 }
 
 bool has_checkpoint(const fs::path& run) {
@@ -129,9 +136,13 @@ job_book::job_book(asio::io_context& loop, fs::path folder, std::size_t jobs_max
   for (const auto& entry : fs::directory_iterator{folder_ / "jobs"}) {
     const auto name = entry.path().filename().string();
     const auto saved = read_file(entry.path() / "job.json");
-    if (!entry.is_directory() || !is_job_name(name) || !saved.is_object()) continue;
+    if (!entry.is_directory() || !is_job_name(name)) continue;
+    if (!is_job_file(saved)) {
+      left_out_.push_back(entry.path().string());
+      continue;
+    }
     auto one = std::make_shared<kept_job>(entry.path());
-    one->request = saved.value("request", json::object());
+    one->request = saved["request"];
     one->stop_wanted = saved.value("stop_wanted", false);
     if (auto result = read_file(entry.path() / "result.json"); result.is_object())
       one->result = std::move(result);
@@ -147,11 +158,18 @@ job_book::~job_book() {
 }
 
 void job_book::resume_all() {
-  for (const auto& [name, one] : all_)
-    if (one->result.is_null() && !one->running) {
-      one->events.add("service", {{"event", "resumed"}});
-      launch(one);
-    }
+  for (const auto& [name, one] : all_) one->waits = one->result.is_null() && !one->running;
+  resume_waiting();
+}
+
+// In the order of their names.
+void job_book::resume_waiting() {
+  for (const auto& [name, one] : all_) {
+    if (draining_ || running() >= jobs_max_) return;
+    if (!std::exchange(one->waits, false)) continue;
+    one->events.add("service", {{"event", "resumed"}});
+    launch(one);
+  }
 }
 
 std::size_t job_book::running() const {
@@ -169,7 +187,9 @@ void job_book::check_room() const {
 
 std::string job_book::fresh_name() const {
   for (std::size_t n = all_.size() + 1;; ++n)
-    if (auto name = fmt::format("job-{}", n); !all_.contains(name)) return name;
+    if (auto name = fmt::format("job-{}", n);
+        !all_.contains(name) && !fs::exists(folder_ / "jobs" / name))
+      return name;
 }
 
 kept_job& job_book::start(const json& request) {
@@ -179,10 +199,14 @@ kept_job& job_book::start(const json& request) {
   if (all_.contains(name))
     throw refused(409, fmt::format("there is a job \"{}\": choose another name", name));
   const auto folder = folder_ / "jobs" / name;
+  if (fs::exists(folder))  // its checkpoints would be taken for those of the new job
+    throw refused(409, fmt::format("{} holds files that are no job of this service: choose another "
+                                   "name, or move the folder away",
+                                   folder.string()));
   fs::create_directories(folder);
   auto one = std::make_shared<kept_job>(folder);
   one->request = request;
-  save(*one);
+  save(*one, false);
   all_[name] = one;
   one->events.add("service", {{"event", "started"}});
   launch(one);
@@ -195,10 +219,12 @@ void job_book::resume(const std::string& name) {
   if (one->result.is_object() && one->result.value("status", "") == "finished")
     throw refused(409, fmt::format("the job \"{}\" has finished: start another one", name));
   check_room();
-  one->result = nullptr;
-  one->stop_wanted = one->abort_wanted = false;
-  save(*one);
+  if (!fs::exists(one->folder))
+    throw refused(409, fmt::format("the folder of the job \"{}\" is gone: remove the job", name));
+  save(*one, false);
   fs::remove(one->folder / "result.json");
+  one->result = nullptr;
+  one->stop_wanted = one->abort_wanted = one->waits = false;
   one->events.add("service", {{"event", "resumed"}});
   launch(one);
 }
@@ -263,6 +289,7 @@ void job_book::ended_if_recorded(const kept_job_ptr& one) {
     }
   }
   one->events.add("service", {{"event", "ended"}, {"status", to_string(outcome.status)}});
+  resume_waiting();
   if (drained_ && running() == 0) std::exchange(drained_, nullptr)();
 }
 
@@ -288,11 +315,20 @@ void job_book::drain(std::function<void()> all_ended) {
 
 void job_book::stop(const std::string& name, bool now) {
   const auto one = find(name);
-  if (!one->running) throw refused(409, fmt::format("the job \"{}\" does not run", name));
+  if (!one->running && !one->waits)
+    throw refused(409, fmt::format("the job \"{}\" does not run", name));
   one->stop_wanted = true;
   one->abort_wanted = one->abort_wanted || now;
-  save(*one);
+  try {
+    save(*one, true);
+  } catch (const refused& error) {  // a full disk does not keep the job from its end
+    one->events.add("service", {{"event", "trouble"}, {"what", error.what()}});
+  }
   one->events.add("service", {{"event", "stop"}, {"now", now}});
+  if (std::exchange(one->waits, false)) {
+    one->result = {{"status", "stopped"}, {"failure", nullptr}};
+    return;
+  }
   now ? one->held.abort("a client of the service ended the job at once") : one->held.stop();
 }
 
@@ -325,9 +361,10 @@ void job_book::remove(const std::string& name) {
   for (int n = 2; fs::exists(fresh, error); ++n) fresh = aside / fmt::format("{}.{}", name, n);
   error.clear();
   fs::rename(one->folder, fresh, error);
-  if (error)
+  if (error && fs::exists(one->folder))
     throw refused(507, fmt::format("cannot remove {}: {}", one->folder.string(), error.message()));
   all_.erase(name);
+  one->waits = false;
   one->events.wake();
   delete_later(fresh);
 }
@@ -348,7 +385,7 @@ kept_job_ptr job_book::find(const std::string& name) const {
 }
 
 ordered_json as_json(const std::string& name, const kept_job& one) {
-  std::string state = one.running ? "running" : "interrupted";
+  std::string state = one.running ? "running" : one.waits ? "waiting" : "interrupted";
   if (!one.running && one.result.is_object()) state = one.result.value("status", "failed");
   return {{"name", name},
           {"state", state},

@@ -25,6 +25,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace service {
 
@@ -45,6 +46,7 @@ struct kept_job {
   troupe::job_handle held;
   nlohmann::json result;     ///< an object once the job has ended
   bool running = false;      ///< from the start on until the outcome is known
+  bool waits = false;        ///< after a restart of the service: for its turn to be resumed
   bool stop_wanted = false;  ///< by a client: not resumed after a restart
   bool abort_wanted = false;
   std::optional<std::int32_t> ranks_wanted{};  ///< asked for before the run had started
@@ -66,7 +68,8 @@ public:
   job_book(const job_book&) = delete;
   job_book& operator=(const job_book&) = delete;
 
-  /// Resumes the jobs that had not ended when an earlier service ended.
+  /// Resumes the jobs that had not ended when an earlier service ended; those above the limit when
+  /// others end.
   void resume_all();
   /// No job is started any more; those that run stop with a checkpoint, and a later service resumes
   /// them. `ended` is called when none is left. A second call aborts them.
@@ -83,8 +86,11 @@ public:
   kept_job_ptr find(const std::string& name) const;
   const std::map<std::string, kept_job_ptr>& all() const { return all_; }
   std::size_t running() const;
+  /// Folders of jobs whose job.json is missing or damaged: they are left as they are.
+  const std::vector<std::string>& left_out() const { return left_out_; }
 
 private:
+  void resume_waiting();
   void launch(const kept_job_ptr& one);
   void started(const kept_job_ptr& one, const troupe::job_handle& held);
   void ended_if_recorded(const kept_job_ptr& one);
@@ -101,6 +107,7 @@ private:
   boost::asio::thread_pool starter_{1};
   troupe::session session_;
   std::map<std::string, kept_job_ptr> all_;
+  std::vector<std::string> left_out_;
   bool draining_ = false;
   std::function<void()> drained_;
 };

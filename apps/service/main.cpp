@@ -118,6 +118,9 @@ void run(const flags& all) {
   jobs.resume_all();
   fmt::print(stderr, "serving on {}://{}:{}/\n", all.tls.certificate.empty() ? "http" : "https",
              at.is_v6() ? "[" + at.to_string() + "]" : at.to_string(), server->port());
+  for (const auto& folder : jobs.left_out())
+    fmt::print(stderr, "warning: {}: job.json is missing or damaged: this job is left out\n",
+               folder);
   loop.run();
   server.reset();
 }

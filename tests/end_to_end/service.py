@@ -213,6 +213,55 @@ def story_sigterm_saves_the_jobs_and_sigkill_loses_few_steps(folder):
     check_equal(service.end(), 0)
 
 
+def story_a_restart_resumes_as_many_jobs_as_may_run(folder):
+    names = ["a", "b", "c"]
+    service = Service(folder)
+    for name in names:
+        service.start(ENDLESS, name)
+    for name in names:
+        service.wait_for_step(name, 5)
+    check_equal(service.end(), 0)
+    service = Service(folder, "--jobs", "1")
+    service.wait_for_step("a", 5)
+    check_equal([service.job(name)["state"] for name in names], ["running", "waiting", "waiting"])
+    check_equal(service.ask("POST", "/v1/jobs/b/resume", {})[0], 429)
+    service.post("/v1/jobs/b/stop")
+    check_equal([service.job(name)["state"] for name in names], ["running", "stopped", "waiting"])
+    service.post("/v1/jobs/a/stop")
+    service.wait_for("c", lambda job: job["state"] == "running", "its turn")
+    check_equal(service.job("a")["state"], "stopped")
+    check_equal(service.end(), 0)
+    service = Service(folder, "--jobs", "1")
+    check_equal([service.job(name)["state"] for name in names], ["stopped", "stopped", "running"])
+    check_equal(service.end(), 0)
+
+
+def story_a_folder_that_is_gone_or_damaged_costs_only_its_job(folder):
+    service = Service(folder)
+    for name in ("gone", "damaged", "good"):
+        service.start(SMALL, name)
+        service.post(f"/v1/jobs/{name}/stop")
+        check_equal(service.wait_for_end(name)["state"], "stopped")
+    shutil.rmtree(os.path.join(folder, "jobs", "gone"))
+    status, text = service.ask("POST", "/v1/jobs/gone/resume", {})
+    check_equal(status, 409)
+    check_in("is gone: remove the job", text)
+    check_equal(service.job("gone")["state"], "stopped")
+    check_equal(service.ask("DELETE", "/v1/jobs/gone")[0], 200)
+    check_equal(service.end(), 0)
+    for wrong in ("{", "[]", '{"request": 1}', '{"request": {}, "stop_wanted": 1}'):
+        with open(os.path.join(folder, "jobs", "damaged", "job.json"), "w", encoding="utf-8") as file:
+            file.write(wrong)
+        service = Service(folder)
+        check_equal([one["name"] for one in service.get("/v1/jobs")["jobs"]], ["good"], wrong)
+        status, text = service.ask("POST", "/v1/jobs", {**SMALL, "name": "damaged"})
+        check_equal(status, 409)
+        check_in("move the folder away", text)
+        check_equal(service.end(), 0)
+        service.notes_end()
+        check_in("jobs/damaged: job.json is missing or damaged", service.notes)
+
+
 def story_two_services_do_not_share_a_folder(folder):
     service = Service(folder)
     second = subprocess.run([SERVICE, "--folder", folder, "--port", "0"], capture_output=True, text=True,
@@ -280,6 +329,14 @@ def story_bad_clients_cost_only_themselves(folder):
     check_in(b"431", answer_to(service, b"GET / HTTP/1.1\r\nX: " + b"x" * 100000)[:20])
     check_in(b"413", answer_to(service, b"POST /v1/jobs HTTP/1.1\r\nContent-Length: 1000000000000\r\n\r\n")[:20])
     check_equal(service.ask("GET", "/healthz")[0], 200)
+    # A client that waits until it is asked for the body.
+    asking = socket.create_connection(("127.0.0.1", service.port), timeout=60)
+    asking.sendall(b"POST /v1/jobs/run/stop HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                   b"Expect: 100-continue\r\nContent-Length: 13\r\n\r\n")
+    check_equal(asking.recv(100), b"HTTP/1.1 100 Continue\r\n\r\n")
+    asking.sendall(b'{"soon":true}')
+    check_in(b"HTTP/1.1 400", asking.recv(100))
+    asking.close()
     for client in (*silent, slow):
         try:
             check_equal(client.recv(100), b"", "a silent connection stays open")

@@ -123,6 +123,10 @@ class Service:
         return {int(words[2]): pid for pid, parent, words in process_table()
                 if parent == self.process.pid and len(words) > 2 and words[1] == "--troupe-rank"}
 
+    def notes_end(self):
+        """Waits until all notes of a service that has ended are in `notes`."""
+        self._reader.join(60)
+
     def signal(self, number):
         self.process.send_signal(number)
 

@@ -193,6 +193,7 @@ function showHead(of) {
   card(job);
   of.state.replaceChildren(pill(job.state));
   for (const one of ["stop", "end", "scale", "ranks"]) of.controls[one].disabled = !runs;
+  if (job.state === "waiting") of.controls.stop.disabled = false;
   of.controls.resume.disabled = runs || job.state === "finished";
   of.controls.remove.disabled = runs;
   const list = element("dl", { class: "figures" });
