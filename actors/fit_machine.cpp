@@ -45,8 +45,8 @@ bool splits_closure(const std::vector<hook>& all, std::size_t n) {
 }
 
 void check_lengths(const fit_plan& plan, const optimizer_facts& optimizers,
-                   const fit_intervals& lengths, std::int64_t epoch) {
-  check_epochs(plan, epoch);
+                   const fit_intervals& lengths, const loop_state& from) {
+  check_finished(plan, from);
   if (optimizers.splits_batches) refuse_accumulated_splits(plan);
   if (!plan.val_by_time && plan.check_val_every_n_epoch > 0)
     check_validation_interval(lengths.validation_interval(), lengths.train_batches());
@@ -292,7 +292,7 @@ void fit_machine::launched(actions& out) {
   if (plan_->purpose == stage::train) {
     if (!joins_ && !plan_->resume.empty() && last_saved_ == undefined)
       throw internal_error("fit machine: load_checkpoint brought no loop state");
-    check_lengths(*plan_, optimizers_, intervals(), loop_.epoch);
+    check_lengths(*plan_, optimizers_, intervals(), loop_);
   }
   if (joins_) {
     if (plan_->purpose == stage::train) return enter(phase::train_start);

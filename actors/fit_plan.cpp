@@ -224,12 +224,16 @@ std::uint64_t fit_plan::digest() const {
   return h.add(run_batches).digest();
 }
 
-void check_epochs(const fit_plan& plan, std::int64_t finished) {
-  if (plan.max_epochs < 0 || finished <= plan.max_epochs) return;
-  throw user_error(errc::bad_configuration,
-                   fmt::format("{} has finished {} epochs, but max_epochs is {}: raise max_epochs "
-                               "to train on",
-                               plan.resume, finished, plan.max_epochs));
+void check_finished(const fit_plan& plan, const loop_state& from) {
+  const auto refuse = [&](std::int64_t finished, const char* what, std::int64_t most) {
+    throw user_error(
+        errc::bad_configuration,
+        fmt::format("{} has finished {} {}, but max_{} is {}: raise max_{} to train on",
+                    plan.resume, finished, what, what, most, what));
+  };
+  if (plan.max_epochs >= 0 && from.epoch > plan.max_epochs)
+    refuse(from.epoch, "epochs", plan.max_epochs);
+  if (plan.max_steps && from.steps > *plan.max_steps) refuse(from.steps, "steps", *plan.max_steps);
 }
 
 std::ostream& operator<<(std::ostream& out, const fit_plan& plan) {

@@ -66,7 +66,7 @@ void refuse_accumulated_splits(const fit_plan& plan);
 fit_plan make_plan(const trainer_options& options, stage purpose, std::string resume = {});
 
 /// Throws user_error (bad_configuration) when the checkpoint that a fit resumes from has finished
-/// more epochs than the plan has.
-void check_epochs(const fit_plan& plan, std::int64_t finished);
+/// more epochs or steps than the plan has.
+void check_finished(const fit_plan& plan, const loop_state& from);
 
 }  // namespace troupe

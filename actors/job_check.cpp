@@ -61,11 +61,6 @@ std::string checkpoint_meant(const job& what, const checkpoint_io& io) {
   }
 }
 
-bool writes_checkpoints(const job& what) {
-  return what.purpose == stage::train && !what.run_folder.empty() &&
-         what.options.checkpoint.enabled && what.options.fast_dev_run == 0;
-}
-
 // The adapter called `wanted`, or for `auto` the first usable one. `between` completes the error.
 template <class Adapter>
 std::shared_ptr<Adapter> choose(const std::vector<std::shared_ptr<Adapter>>& all,
@@ -106,6 +101,11 @@ void refuse_other_run(const job& what, const checkpoint_io& io) {
 }
 
 }  // namespace
+
+bool writes_checkpoints(const job& what) {
+  return what.purpose == stage::train && !what.run_folder.empty() &&
+         what.options.checkpoint.enabled && what.options.fast_dev_run == 0;
+}
 
 void check_ports(const ports& world) {
   const auto require = [](bool there, std::string_view what) {
@@ -287,6 +287,13 @@ void settle_devices(job& what, const ports& world) {
     refuse_without_gpus(what.options);
 }
 
+void check_options(job what, const ports& world) {
+  configure(what);
+  what.options.ranks = shards_of(what, world);
+  checked_plan(what);
+  check(what.options.time);
+}
+
 void check_job(const job& what, const ports& world) {
   auto asked = what;
   configure(asked);
@@ -304,7 +311,7 @@ void check_job(const job& what, const ports& world) {
   const auto io = checkpoint_format(found, world);
   if (path.empty() || !io) return found.recipe->check_fit(found.options, nullptr, path);
   const auto from = io->read(path);
-  check_epochs(plan, from.loop.epoch);
+  check_finished(plan, from.loop);
   found.recipe->check_fit(found.options, &from, path);
 }
 

@@ -25,6 +25,9 @@ std::shared_ptr<const checkpoint_io> checkpoint_format(const job& what, const po
 /// disk.
 job with_checkpoint_found(job what, const ports& world);
 
+/// Whether the job, which is configured, writes checkpoints into its run folder.
+bool writes_checkpoints(const job& what);
+
 /// The step that the folder of a checkpoint names; 0 for one with another name.
 std::int64_t step_resumed_at(const std::string& checkpoint);
 
@@ -37,6 +40,8 @@ loop_state loop_resumed_at(const job& what, const ports& world);
 /// (learner_recipe::check_fit). Changes nothing. Reads checkpoint, model and data, so it takes as
 /// long as the start of a rank.
 void check_job(const job& what, const ports& world);
+/// The part of this that reads no device, no data and no checkpoint.
+void check_options(job what, const ports& world);
 /// Calls learner_recipe::configure.
 void configure(job& what);
 /// Calls learner_recipe::settle_devices for the ranks of this host. `what.options.ranks` is not the

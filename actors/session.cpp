@@ -9,9 +9,11 @@
 #include <boost/asio/execution.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/prefer.hpp>
+#include <filesystem>
 #include <future>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "actors/checkpointer.hpp"
@@ -95,8 +97,23 @@ struct session::engine {
   struct running_jobs {
     std::mutex guard;
     std::map<std::uint64_t, target_ptr> all;
+    std::set<std::string> folders;  // into which they write checkpoints
     std::uint64_t newest = 0;
     bool survivors = false;  // some job has left a rank or an observer behind
+  };
+
+  // While it exists, no other job of the session may write checkpoints into the job's folder.
+  class folder_claim {
+  public:
+    folder_claim(std::shared_ptr<running_jobs> jobs, const job& what);
+    ~folder_claim() { release(); }
+    folder_claim(const folder_claim&) = delete;
+    folder_claim& operator=(const folder_claim&) = delete;
+    void release();
+
+  private:
+    const std::shared_ptr<running_jobs> of_;
+    std::string folder_;
   };
 
   target_ptr target_of(const job& what);
@@ -254,6 +271,25 @@ session::engine::target_ptr session::engine::target_of(const job& what) {
                   number, what, resumes ? step_resumed_at(*what.resume) : 0, world.now));
 }
 
+session::engine::folder_claim::folder_claim(std::shared_ptr<running_jobs> jobs, const job& what)
+    : of_(std::move(jobs)) {
+  if (!writes_checkpoints(what)) return;
+  const auto folder = (std::filesystem::path{what.run_folder} / "").lexically_normal().string();
+  const std::lock_guard lock(of_->guard);
+  if (!of_->folders.insert(folder).second)
+    throw user_error(
+        errc::bad_configuration,
+        fmt::format("run_folder {}: another job of this session writes its checkpoints "
+                    "there; choose another folder, or wait until that job has ended",
+                    what.run_folder));
+  folder_ = folder;
+}
+
+void session::engine::folder_claim::release() {
+  const std::lock_guard lock(of_->guard);
+  if (!folder_.empty()) of_->folders.erase(std::exchange(folder_, {}));
+}
+
 // Brings a job to life; `complete` is called exactly once, at the latest by the exception this
 // throws.
 job_handle session::engine::launch(job what, std::function<void(job_outcome)> complete) {
@@ -272,6 +308,7 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   const auto into_events = events ? events->attach() : observer_factory{};
   stream_end unless_started{events};
   configure(what);
+  const auto claim = std::make_shared<folder_claim>(running, what);
   setup.what = with_checkpoint_found(std::move(what), world);
   const auto target = target_of(setup.what);
   setup.what.observers.push_back(job_follower::observe(target->follower));
@@ -290,8 +327,9 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   }
   if (auto format = checkpoint_format(setup.what, world); format && world.files)
     setup.spawn_checkpointer = checkpointers(std::move(format));
-  setup.complete = [complete = std::move(complete), events, target,
+  setup.complete = [complete = std::move(complete), events, target, claim,
                     jobs = running](job_outcome outcome) {
+    claim->release();
     if (events) events->end();
     target->disconnect();
     target->follower->end(outcome);

@@ -1,6 +1,7 @@
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/config_text.hpp"
 #include "apps/troupe/exit_code.hpp"
+#include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/setting_flags.hpp"
 #include "troupe/failure.hpp"
 
@@ -21,12 +22,15 @@ program_end print(const schema& all, const given& what, const context& around) {
 }
 
 // Prints all errors in the settings. Only `fit` finds errors that show when the job starts.
-program_end validate(const schema& all, const std::string& file, bool json, console& screen) {
+program_end validate(const schema& all, const std::string& file, bool json, const context& around) {
+  auto& screen = around.screen;
   std::vector<std::string> errors;
   try {
     given what;
     what.files = {file};
-    for (const auto& complaint : join(all, what).complaints) errors.push_back(complaint.text);
+    auto joined = join(all, what);
+    for (const auto& complaint : joined.complaints) errors.push_back(complaint.text);
+    if (errors.empty()) check_settings(settled(std::move(joined)), around);
   } catch (const user_error& error) {
     errors.emplace_back(error.what());
   }
@@ -63,7 +67,7 @@ void add_config(const command& app, const schema& all, const context& around,
   validate_command.add("FILE", *file, "the file").required();
   validate_command.add_flag("--json", *json, "one object");
   validate_command.on_chosen([=, &all, &around] {
-    chosen([=, &all, &around] { return validate(all, *file, *json, around.screen); });
+    chosen([=, &all, &around] { return validate(all, *file, *json, around); });
   });
 
   const auto schema_command = config.add_command("schema", "a JSON Schema of the TOML file");

@@ -1,5 +1,6 @@
 #include "apps/troupe/job_parts.hpp"
 
+#include "actors/job_check.hpp"
 #include "apps/troupe/duration_text.hpp"
 #include "apps/troupe/fault_spec.hpp"
 #include "apps/troupe/recipe_text.hpp"
@@ -269,12 +270,9 @@ void refuse_policy_without_files(const settings& s, const learning& what) {
                                *found));
 }
 
-}  // namespace
-
-job shared_job(const settings& s, const context& around,
-               const std::function<void(learning&, trainer_options&)>& change) {
+job learning_job(const settings& s, const context& around,
+                 const std::function<void(learning&, trainer_options&)>& change) {
   check_place(s);
-  check_accelerator(s, around.learning);
   job shared;
   shared.options = options_of(s);
   auto learns = learning_of(s);
@@ -282,6 +280,19 @@ job shared_job(const settings& s, const context& around,
   refuse_policy_without_files(s, learns);
   shared.recipe = around.learning.recipe(learns);
   shared.recipe_text = recipe_text(learns);
+  return shared;
+}
+
+}  // namespace
+
+void check_settings(const settings& s, const context& around) {
+  check_options(learning_job(s, around, {}), around.world());
+}
+
+job shared_job(const settings& s, const context& around,
+               const std::function<void(learning&, trainer_options&)>& change) {
+  check_accelerator(s, around.learning);
+  auto shared = learning_job(s, around, change);
   if (s.is_set("init_weights")) shared.initial = read_weights(s.text("init_weights"));
   return shared;
 }

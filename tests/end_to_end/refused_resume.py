@@ -61,6 +61,7 @@ def story_a_resume_with_a_forbidden_change_names_it_and_writes_nothing(folder):
             (6, ["nccl"], ["--communicator", "nccl"]),
             (3, ["val_check_interval"], ["--val-check-interval", 0]),
             (3, ["has finished 1 epochs, but max_epochs is 0"], ["--max-epochs", 0]),
+            (3, ["steps, but max_steps is 1"], ["--max-steps", 1]),
     ):
         refused(folder, run, code, parts, *HALF, "--resume", "latest", *arguments)
         refused(folder, run, code, parts, "--resume", os.path.join(run, "checkpoints", "latest"), *arguments)

@@ -129,6 +129,27 @@ TEST_CASE("a new fit in a folder with checkpoints of another run is refused", "[
   CHECK(at(silent).ok());
 }
 
+TEST_CASE("two jobs of a session do not write checkpoints into one folder", "[resume]") {
+  resume_place at;
+  boost::asio::io_context loop;
+  session front{loop.get_executor(), at.world()};
+  std::string refused, silent;
+  auto first = at.fit(1);
+  first.started = [&](const job_handle&) {
+    auto second = at.fit(1);
+    second.run_folder += "/.";
+    refused = why(front.run(second));
+    second.options.checkpoint.enabled = false;
+    silent = why(front.run(second));
+  };
+  CHECK(front.run(first).ok());
+  CHECK_THAT(refused, Catch::Contains("another job of this session writes its checkpoints there"));
+  CHECK(silent == "it is ok");
+  CHECK(front.run(at.fit(2, "latest")).ok());  // the folder is free again
+  CHECK_FALSE(front.run(at.fit(1)).ok());
+  CHECK(front.run(at.fit(3, "latest")).ok());  // also after a job that did not start
+}
+
 TEST_CASE("check_job reports the errors of a session and changes nothing", "[resume]") {
   resume_place at;
   CHECK_NOTHROW(check_job(at.fit(1), at.world()));

@@ -131,7 +131,8 @@ class event_stream;
 /// gets it with each job, a trainer once for all of its jobs.
 struct job_context {
   /// Checkpoints go to `<run_folder>/checkpoints`, relative to the root of `ports::files`. Empty:
-  /// no files. A fit that does not resume is refused where there is a good checkpoint already.
+  /// no files. A fit that does not resume is refused where there is a good checkpoint already, and
+  /// any fit where another job of the session writes.
   std::string run_folder;
   /// The checkpoint to resume (fit), or to take the weights from (validate, test, predict):
   /// - a checkpoint's folder;

@@ -219,6 +219,17 @@ TEST_CASE("settings that contradict the data or the checkpoint are user errors",
     run_through(plan, known);
   });
   CHECK(contains(said, "runs/a/latest has finished 3 epochs, but max_epochs is 2"));
+  plan.max_epochs = 3;
+  for (const std::int64_t most : {8, 9}) {
+    plan.max_steps = most;
+    said = complaint([&] {
+      facts known;
+      known.restored = stands(3, 0, 9);
+      run_through(plan, known);
+    });
+    const bool refused = contains(said, "runs/a/latest has finished 9 steps, but max_steps is 8");
+    CHECK(refused == (most == 8));
+  }
 }
 
 TEST_CASE("metrics of on_train_end have the position of the last step", "[fit]") {

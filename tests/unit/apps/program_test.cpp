@@ -206,6 +206,21 @@ TEST_CASE("config validate lists all errors", "[program]") {
   CHECK(object["errors"].size() == 3);
 }
 
+TEST_CASE("config validate finds values that no fit takes", "[program]") {
+  const temporary_folder folder;
+  const auto file = (folder.path() / "job.toml").string();
+  for (const auto& [text, part] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"placement = 'threads'\n[elastic]\nspares = 1\n", "elastic.spares is 1"},
+           {"max_time = 'long'\n", "max_time"},
+           {"[time]\ndetect_seconds = 10\nhook_limit_seconds = 10\n", "time.hook_limit_seconds"},
+           {"placement = 'simulated'\n", "placement"}}) {
+    write_text(file, text);
+    const auto said = troupe_says({"config", "validate", file});
+    CHECK(said.code == 3);
+    CHECK_THAT(said.err, Catch::Contains(part));
+  }
+}
+
 TEST_CASE("models, doctor and config schema print JSON with a schema name", "[program]") {
   const auto models = lines_of(troupe_says({"models", "--json"}).out);
   REQUIRE(models.size() == 2);
