@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <system_error>
@@ -72,6 +73,9 @@ void line_file::add(std::string_view text) {
 }
 
 std::string read_text_file(const std::string& path) {
+  if (std::error_code none; std::filesystem::is_directory(path, none))
+    throw user_error(errc::bad_configuration,
+                     fmt::format("cannot read {}: it is a folder; move it away", path));
   std::ifstream in{path, std::ios::binary};
   std::string text{std::istreambuf_iterator<char>{in}, std::istreambuf_iterator<char>{}};
   if (!in)

@@ -135,6 +135,12 @@ TEST_CASE("a file that is no metrics file is refused and left unchanged", "[csv]
   CHECK(read_text_file(path) == "my,own,table\n");
 }
 
+TEST_CASE("a folder in place of the file is named", "[csv]") {
+  const temporary_folder folder;
+  CHECK_THROWS_WITH(csv_logger{folder.path().string()}, Catch::Contains("it is a folder"));
+  CHECK_THROWS_WITH(cut_metrics(folder.path().string(), 5), Catch::Contains("it is a folder"));
+}
+
 TEST_CASE("a file that cannot be written is an error with its path and a remedy", "[csv]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "absent/metrics.csv").string();
