@@ -23,8 +23,8 @@ bool is_model_checkpoint(std::string_view callback);
 /// placement; device for an accelerator, a communicator or devices.
 void check_place(const settings& s);
 
-/// Throws user_error for settings that no machine would run. What depends on devices, data and other
-/// files shows when a job starts.
+/// Throws user_error for settings that no machine would run. What depends on devices, data and
+/// other files shows when a job starts.
 void check_settings(const settings& s, const context& around);
 
 /// The parts that all jobs of a call share: options, recipe, weights to start with. Writes nothing;
