@@ -57,6 +57,8 @@ public:
     world.use(mpi_);
     if (!by_) return;
     world.children = ranks_;
+    world.rendezvous_kinds.clear();
+    if (store_ && by_->one_host()) world.use(named_shm_rendezvous());
     world.use(store_ ? stored_rendezvous(store_, by_->one_host()) : placed_rendezvous(mpi_));
   }
 

@@ -83,7 +83,10 @@ ordered_json communicators(const ports& world, const std::optional<launched>& by
                        : "for one rank; mpirun -n RANKS troupe fit for several"));
     }
   for (const auto& name : known)
-    all.push_back(communicator_facts(name, "not part of this program", ""));
+    all.push_back(communicator_facts(
+        name,
+        by ? fmt::format("not for ranks that {} started", by->by) : "not part of this program",
+        ""));
   return all;
 }
 

@@ -1,5 +1,6 @@
 #include "apps/troupe/launched.hpp"
 
+#include "backends/shm/shm.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
@@ -164,6 +165,8 @@ std::optional<launched> launched_by(const cluster_facts& from) {
   if (found->name() == "slurm") by = by_srun(from, *found);
   if (found->name() == "lsf") by = by_jsrun(*found);
   if (!by) return std::nullopt;
+  if (by->one_host() && by->place.world <= shm_backend::ranks_max && shm_unusable().empty())
+    by->over = communicator_kind::shm;
   by->store_host = found->main_address();
   by->store_port = found->main_port().value_or(0);
   return by;
@@ -174,7 +177,9 @@ void take_place(settings& s, const std::optional<launched>& by) {
   if (s.text("placement") != "processes" && asked_now(s, "placement"))
     refuse(s, "placement", *by, "");
   const auto wanted = s.text("communicator");
-  if (wanted != "auto" && wanted != to_string(by->over))
+  const bool mpi = by->over == communicator_kind::mpi;
+  const bool tcp = wanted == to_string(communicator_kind::tcp) && !mpi;
+  if (wanted != "auto" && wanted != to_string(by->over) && !tcp)
     refuse(s, "communicator", *by, fmt::format(", with --placement processes for {}", wanted));
   const auto world = by->place.world;
   const auto spares = s.integer("elastic.spares");
@@ -188,7 +193,8 @@ void take_place(settings& s, const std::optional<launched>& by) {
 void take_place(job& what, const std::optional<launched>& by) {
   if (!by) return;
   what.options.placement = placement_kind::processes;
-  what.options.communicator = by->over;
+  if (what.options.communicator.name == to_string(communicator_kind::automatic))
+    what.options.communicator = by->over;
 }
 
 cluster_environment_ptr place_of_rank(const std::optional<launched>& by, const cluster_facts& from,
@@ -218,12 +224,13 @@ void refuse_copies(const cluster_facts& from, const std::optional<launched>& by)
 
 std::string place_note(const launched& by, const settings& s) {
   const auto spares = s.integer("elastic.spares");
+  const auto wanted = s.text("communicator");
   return fmt::format("{} started {} processes: they are the ranks{}, over {}", by.by,
                      by.place.world,
                      spares == 0   ? ""
                      : spares == 1 ? " and a spare"
                                    : fmt::format(" and {} spares", spares),
-                     to_string(by.over));
+                     wanted == "auto" ? to_string(by.over) : wanted);
 }
 
 std::string place_is_fixed(const launched& by) {

@@ -17,11 +17,12 @@ struct launched {
   placed_rank place;
   std::string by;     ///< the launcher, as users call it: `mpirun`
   std::string count;  ///< its flag for the number of processes: `-n`
-  /// What carries the collectives: mpi for mpirun, and else tcp.
+  /// What carries the collectives unless the settings say tcp: mpi for mpirun, shm for others on
+  /// one host, and else tcp.
   communicator_kind over = communicator_kind::mpi;
   std::int32_t per_host = 0;  ///< processes on each host; 0: not known
-  /// For tcp: where the processes learn of each other (backends/torch/tcp_store.hpp), and whether
-  /// the launcher serves that itself.
+  /// Not for mpi: where the processes learn of each other (backends/torch/tcp_store.hpp), and
+  /// whether the launcher serves that itself.
   /// @{
   std::string store_host{};
   std::uint16_t store_port = 0;

@@ -1,7 +1,9 @@
 #include "backends/processes/rendezvous_kinds.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <chrono>
 #include <cstdlib>
 
 #include "backends/hier/hier.hpp"
@@ -36,6 +38,31 @@ public:
                                              const std::vector<int>& descriptors) const override {
     expect(1, descriptors);
     return std::make_shared<shm_backend>(shm_rendezvous::adopt(descriptors.front()));
+  }
+};
+
+constexpr auto holder_answers_within = std::chrono::seconds{5};
+
+// Its address is its name.
+class named_shm_place : public rendezvous {
+public:
+  std::string address() const override { return name_; }
+
+private:
+  const std::string name_ = fmt::format("{:02x}", fmt::join(tcp::fresh_secret(), ""));
+  const shm_rendezvous place_ = shm_rendezvous::by_name(name_, holder_answers_within);
+};
+
+class named_shm_kind : public rendezvous_kind {
+public:
+  std::string_view name() const override { return "shm"; }
+  std::string unusable() const override { return shm_unusable(); }
+  std::shared_ptr<rendezvous> arrange(const rendezvous_options&) const override {
+    return std::make_shared<named_shm_place>();
+  }
+  std::shared_ptr<communicator_backend> join(const std::string& address,
+                                             const std::vector<int>&) const override {
+    return std::make_shared<shm_backend>(shm_rendezvous::find(address, holder_answers_within));
   }
 };
 
@@ -140,6 +167,10 @@ private:
 
 std::shared_ptr<rendezvous_kind> placed_rendezvous(std::shared_ptr<communicator_backend> backend) {
   return std::make_shared<placed_kind>(std::move(backend));
+}
+
+std::shared_ptr<rendezvous_kind> named_shm_rendezvous() {
+  return std::make_shared<named_shm_kind>();
 }
 
 std::vector<std::shared_ptr<rendezvous_kind>> process_rendezvous_kinds() {

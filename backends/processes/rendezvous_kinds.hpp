@@ -17,6 +17,10 @@ std::vector<std::shared_ptr<rendezvous_kind>> process_rendezvous_kinds();
 /// jobs.
 std::shared_ptr<rendezvous_kind> placed_rendezvous(std::shared_ptr<communicator_backend> backend);
 
+/// `shm` for placed ranks (torchrun, Slurm) that are all on this host. The process that runs the
+/// job holds the shared memory and sends it to the others, which know it by a random name.
+std::shared_ptr<rendezvous_kind> named_shm_rendezvous();
+
 /// `tcp` for placed ranks (torchrun, Slurm), which find each other's addresses in `store`. With
 /// `one_host` they listen on loopback only; else each publishes the address by which it sends to
 /// the store's host.

@@ -181,6 +181,16 @@ shm_rendezvous shm_rendezvous::by_name(std::string_view key, std::chrono::nanose
                                std::chrono::duration<double>(patience).count()));
 }
 
+shm_rendezvous shm_rendezvous::find(std::string_view key, std::chrono::nanoseconds patience) {
+  auto file = ask(address_of(key), clock::now() + patience);
+  if (file.get() >= 0)
+    return shm_rendezvous{std::make_shared<control_segment>(std::move(file), nullptr)};
+  throw user_error(errc::membership,
+                   "shm: the process that holds the rendezvous does not answer on this host: it "
+                   "has ended, it is stopped, or it is in another network namespace (another "
+                   "container); there use --communicator tcp");
+}
+
 int shm_rendezvous::descriptor() const { return control_segment_->file(); }
 
 std::string shm_unusable() {

@@ -3,6 +3,7 @@
 #include "backends/collective/bucket_memory.hpp"
 #include "backends/collective/group_end.hpp"
 #include "backends/collective/host_communicator.hpp"
+#include "backends/shm/layout.hpp"
 #include "backends/shm/progress_thread.hpp"
 
 #include <fmt/format.h>
@@ -11,6 +12,8 @@
 #include <optional>
 
 namespace troupe {
+
+static_assert(shm_backend::ranks_max == shm::world_max);
 
 /// What the handles of one process share. Outlives the backend while handles do.
 class shm_backend::hub {

@@ -44,6 +44,9 @@ public:
   /// throws user_error after that.
   static shm_rendezvous by_name(std::string_view key, std::chrono::nanoseconds patience,
                                 const shm_sizes& sizes = {});
+  /// The rendezvous that another process of this host holds by this `key`. Waits up to `patience`
+  /// for its answer. Throws user_error (membership) if there is none.
+  static shm_rendezvous find(std::string_view key, std::chrono::nanoseconds patience);
 
   /// Closed on exec: the launcher passes a duplicate to a child.
   int descriptor() const;
@@ -72,9 +75,9 @@ struct shm_options {
 /// - `open` throws std::invalid_argument if the description makes no sense or its world differs
 ///   from what the generation's other ranks said (the group is aborted then), internal_error if the
 ///   rank is open already, and user_error if memory is refused (the group is aborted then, too). Up
-///   to 256 ranks, 64 (sub)groups of a generation, 64 generations at a time. A rank that opens a
-///   generation after a later one of the job has begun, or when all members of its own have left,
-///   gets a handle that is aborted.
+///   to `ranks_max` ranks, 64 (sub)groups of a generation, 64 generations at a time. A rank that
+///   opens a generation after a later one of the job has begun, or when all members of its own have
+///   left, gets a handle that is aborted.
 /// - Memory of `allocate` (up to shm_sizes::registered_bytes) is reduced in place if all ranks give
 ///   such memory of the same generation; all other memory goes through slots of bounded size. It
 ///   keeps its contents after its handle is gone; a generation whose memory is held counts as open.
@@ -94,6 +97,7 @@ struct shm_options {
 /// - `quiescent` of a group that was not aborted: nothing of this rank is in flight.
 class shm_backend final : public communicator_backend {
 public:
+  static constexpr std::int32_t ranks_max = 256;
   explicit shm_backend(shm_rendezvous where, shm_options options = {});
   ~shm_backend() override;
   shm_backend(const shm_backend&) = delete;

@@ -28,6 +28,7 @@ def srun(ranks, *more):
     return {"before": [sys.executable, STEP, str(ranks), *more], "SLURM_JOB_ID": str(next(JOBS))}
 
 
+TCP = ["--communicator", "tcp"]
 LAUNCHERS = {"torchrun": torchrun, "srun": srun}
 
 
@@ -39,10 +40,13 @@ def story_two_ranks_end_with_the_weights_of_threads_and_print_once(folder):
         ended = check_code(fit(run, **launch(2)), 0)
         check_equal(digest(run), digest(threads), name)
         check_equal(metrics_of(run), metrics_of(threads), name)
-        check_equal(ended.err.count(f"{name} started 2 processes: they are the ranks, over tcp\n"), 1, ended)
+        check_equal(ended.err.count(f"{name} started 2 processes: they are the ranks, over shm\n"), 1, ended)
         check(not re.search("^(error|warning): ", ended.err, re.M), ended)
         check_equal(ended.out.count("run folder"), 1, ended)
         check_none_left(run)
+    run = os.path.join(folder, "tcp")
+    check_in("the ranks, over tcp\n", check_code(fit(run, *TCP, **srun(2)), 0).err)
+    check_equal(digest(run), digest(threads))
 
 
 def story_four_ranks_validate_and_test_as_threads_do(folder):
@@ -68,7 +72,8 @@ def story_a_killed_rank_ends_the_run_and_is_named(folder):
     for name, launch in LAUNCHERS.items():
         for rank, kind, what in ((0, "signal", "SIGKILL"), (1, "lost", None)):
             run = os.path.join(folder, f"{name}-{rank}")
-            ended = fit(run, "--fault", f"kill@rank={rank},hook=backward,step=3", **launch(2))
+            over = TCP if name == "srun" else []
+            ended = fit(run, "--fault", f"kill@rank={rank},hook=backward,step=3", *over, **launch(2))
             check(ended.code != 0, ended)
             check_equal(failure_of(run, "type", "signal", "rank", "step"), [kind, what, rank, 3], ended)
             check_in(f"rank {rank} failed", ended.err)
@@ -84,7 +89,7 @@ def story_a_call_that_is_refused_is_refused_once_and_no_process_waits(folder):
         check_in(f"{name} started 2 processes", ended.err)
         check(not os.path.exists(run), ended)
         check_none_left(run)
-    check_in("over tcp", fit(run, "--communicator", "shm", **srun(2)).err)
+    check_in("over shm; leave it out", fit(run, "--communicator", "hier", **srun(2)).err)
 
 
 def story_sigterm_to_the_first_process_stops_at_a_step_boundary_and_resumes(folder):
@@ -123,9 +128,9 @@ def kill(rank, step):
 def story_the_ranks_of_a_lost_process_go_on_in_the_others(folder):
     plain = os.path.join(folder, "plain")
     check_code(fit(plain, "--ranks", 3), 0)
-    for rank in (0, 1):
-        run = os.path.join(folder, f"lost{rank}")
-        ended = elastic(run, srun(3), *kill(rank, 3))
+    for rank, over in ((0, TCP), (0, []), (1, TCP), (1, [])):
+        run = os.path.join(folder, f"lost{rank}{len(over)}")
+        ended = elastic(run, srun(3), *over, *kill(rank, 3))
         check_goes_on(run, plain, 2, ended)
         check_in("the connection to its process has ended" if rank else "SIGKILL", ended.err)
     run = os.path.join(folder, "two")
@@ -135,9 +140,9 @@ def story_the_ranks_of_a_lost_process_go_on_in_the_others(folder):
 def story_a_stuck_rank_is_given_up_with_its_process(folder):
     plain = os.path.join(folder, "plain")
     check_code(fit(plain, "--ranks", 3), 0)
-    for rank in (0, 2):
+    for rank, over in ((0, TCP), (2, [])):
         run = os.path.join(folder, f"stuck{rank}")
-        ended = elastic(run, srun(3), "--fault", f"stall@rank={rank},hook=backward,step=3,ms=60000",
+        ended = elastic(run, srun(3), *over, "--fault", f"stall@rank={rank},hook=backward,step=3,ms=60000",
                         "--hook-limit-seconds", 3)
         check_goes_on(run, plain, 2, ended)
 
@@ -145,10 +150,10 @@ def story_a_stuck_rank_is_given_up_with_its_process(folder):
 def story_a_spare_process_takes_the_rank_of_a_lost_one(folder):
     plain = os.path.join(folder, "plain")
     check_code(fit(plain, "--ranks", 2), 0)
-    for ranks in ([], ["--ranks", 2]):
-        run = os.path.join(folder, f"run{len(ranks)}")
-        ended = elastic(run, srun(3), "--spares", 1, *ranks, *kill(1, 3))
-        check_in("srun started 3 processes: they are the ranks and a spare, over tcp", ended.err)
+    for more in (TCP, ["--ranks", 2]):
+        run = os.path.join(folder, more[0])
+        ended = elastic(run, srun(3), "--spares", 1, *more, *kill(1, 3))
+        check_in("srun started 3 processes: they are the ranks and a spare, over ", ended.err)
         check_goes_on(run, plain, 2, ended)
 
 

@@ -68,7 +68,7 @@ cluster_facts facts(std::map<std::string, std::string> set) {
 
 }  // namespace
 
-TEST_CASE("torchrun's and srun's processes are ranks over tcp, and jsrun's") {
+TEST_CASE("processes of torchrun, srun and jsrun are ranks: over shm on one host, else over tcp") {
   const auto torchrun = launched_by(facts({{"TORCHELASTIC_RUN_ID", "x"},
                                            {"TORCHELASTIC_RESTART_COUNT", "2"},
                                            {"TORCHELASTIC_USE_AGENT_STORE", "True"},
@@ -81,7 +81,7 @@ TEST_CASE("torchrun's and srun's processes are ranks over tcp, and jsrun's") {
   REQUIRE(torchrun);
   CHECK(torchrun->place == placed_rank{3, 4});
   CHECK(torchrun->by == "torchrun");
-  CHECK(torchrun->over == communicator_kind::tcp);
+  CHECK(torchrun->over == communicator_kind::shm);
   CHECK(torchrun->one_host());
   CHECK(torchrun->store_is_served);
   CHECK(torchrun->store_host == "one");
@@ -101,7 +101,9 @@ TEST_CASE("torchrun's and srun's processes are ranks over tcp, and jsrun's") {
   CHECK(slurm("2")->place == placed_rank{2, 4});
   CHECK(slurm("2")->by == "srun");
   CHECK_FALSE(slurm("2")->one_host());
+  CHECK(slurm("2")->over == communicator_kind::tcp);
   CHECK(slurm("1")->one_host());
+  CHECK(slurm("1")->over == communicator_kind::shm);
   CHECK_FALSE(slurm("2")->store_is_served);
   CHECK(slurm("2")->store_host == "n7");
   CHECK(slurm("2")->store_port == 18456);
@@ -116,6 +118,7 @@ TEST_CASE("torchrun's and srun's processes are ranks over tcp, and jsrun's") {
   const auto jsrun = launched_by(lsf);
   REQUIRE(jsrun);
   CHECK(jsrun->by == "jsrun");
+  CHECK(jsrun->over == communicator_kind::tcp);
   CHECK(jsrun->store_host == "a");
   CHECK(jsrun->store_port == 10007);
 }
@@ -176,6 +179,24 @@ TEST_CASE("torchrun's number of processes and tcp contradict other settings") {
   job what;
   take_place(what, by);
   CHECK(what.options.communicator == communicator_kind::tcp);
+}
+
+TEST_CASE("processes of a launcher on one host may use tcp in place of shm") {
+  using Catch::Matchers::Contains;
+  const launched by{.place = {0, 2}, .by = "srun", .count = "-n", .over = communicator_kind::shm};
+  auto tcp = settings_with({{"communicator", "--communicator", {"tcp"}}});
+  take_place(tcp, by);
+  CHECK(place_note(by, tcp) == "srun started 2 processes: they are the ranks, over tcp");
+  job what;
+  what.options.communicator = communicator_kind::tcp;
+  take_place(what, by);
+  CHECK(what.options.communicator == communicator_kind::tcp);
+  job any;
+  take_place(any, by);
+  CHECK(any.options.communicator == communicator_kind::shm);
+  auto hier = settings_with({{"communicator", "--communicator", {"hier"}}});
+  CHECK_THROWS_WITH(take_place(hier, by), Contains("over shm; leave it out"));
+  CHECK_THROWS_WITH(take_place(tcp, first_of_four), Contains("over mpi; leave it out"));
 }
 
 TEST_CASE("a rank that a launcher placed knows its host from the launcher's variables") {

@@ -75,8 +75,12 @@ group_description rank_in(std::int32_t rank, std::uint64_t generation) {
 // Two processes of one job, of which each has its own backend.
 struct two_processes {
   explicit two_processes(rendezvous_options options = {}) {
-    const auto kind = stored_rendezvous(store, true);
-    const auto arranged = kind->arrange(options);
+    join(stored_rendezvous(store, true), options);
+  }
+  explicit two_processes(const std::shared_ptr<rendezvous_kind>& kind) { join(kind, {}); }
+
+  void join(const std::shared_ptr<rendezvous_kind>& kind, const rendezvous_options& options) {
+    arranged = kind->arrange(options);
     CHECK(arranged->descriptors().empty());
     for (auto& one : backends) one = kind->join(arranged->address(), {});
   }
@@ -94,6 +98,7 @@ struct two_processes {
   }
 
   std::shared_ptr<table_store> store = std::make_shared<table_store>();
+  std::shared_ptr<rendezvous> arranged;
   std::array<std::shared_ptr<communicator_backend>, 2> backends;
 };
 
@@ -108,6 +113,21 @@ TEST_CASE("ranks that a launcher started sum over tcp, and their addresses are i
   REQUIRE(texts.size() == 2);
   CHECK(texts.count("job 5 rank 1") == 1);
   for (const auto& [key, text] : texts) CHECK(text.rfind("2 127.0.0.1 ", 0) == 0);
+}
+
+TEST_CASE("ranks that a launcher started on one host sum over shared memory with a random name") {
+  const auto kind = named_shm_rendezvous();
+  two_processes job{kind};
+  two_processes other{kind};
+  CHECK(job.backends[0]->name() == "shm");
+  CHECK(job.arranged->address() != other.arranged->address());
+  CHECK(job.sum(1) == 7);
+  CHECK(job.sum(2) == 7);
+  const auto name = job.arranged->address();
+  job.arranged.reset();
+  job.backends = {};
+  CHECK_THROWS_WITH(kind->join(name, {}), Catch::Matchers::Contains("does not answer"));
+  CHECK(other.sum(1) == 7);
 }
 
 TEST_CASE("an address that the store has of an older generation is not dialled") {

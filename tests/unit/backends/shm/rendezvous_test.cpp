@@ -2,6 +2,7 @@
 #include "backends/shm/shm.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -54,6 +55,22 @@ TEST_CASE("a descriptor that is no rendezvous of this version is refused") {
   CHECK_THROWS_WITH(shm_rendezvous::adopt(rendezvous.descriptor()), Catch::Contains("version 77"));
   CHECK_THROWS_AS(shm_rendezvous::create({.slot_bytes = 100}), std::invalid_argument);
   CHECK_THROWS_AS(shm_rendezvous::by_name("short", std::chrono::seconds{1}), std::invalid_argument);
+}
+
+TEST_CASE("a rendezvous is found by its name while a process holds it") {
+  const std::string key = fmt::format("found by name {:08}", getpid());
+  const auto find = [&] { return shm_rendezvous::find(key, std::chrono::seconds{20}); };
+  CHECK_THROWS_WITH(find(),
+                    Catch::Contains("does not answer") && Catch::Contains("--communicator tcp"));
+  {
+    const auto held = shm_rendezvous::by_name(key, std::chrono::seconds{20});
+    struct stat one {};
+    struct stat other {};
+    REQUIRE(fstat(held.descriptor(), &one) == 0);
+    REQUIRE(fstat(find().descriptor(), &other) == 0);
+    CHECK(one.st_ino == other.st_ino);
+  }
+  CHECK_THROWS_AS(find(), user_error);
 }
 
 TEST_CASE("the file of a rendezvous cannot be truncated") {
