@@ -59,7 +59,9 @@ public:
     world.children = ranks_;
     world.rendezvous_kinds.clear();
     if (store_ && by_->one_host()) world.use(named_shm_rendezvous());
-    world.use(store_ ? stored_rendezvous(store_, by_->one_host()) : placed_rendezvous(mpi_));
+    if (!store_) return world.use(placed_rendezvous(mpi_));
+    world.use(stored_rendezvous(store_, by_->one_host()));
+    world.use(stored_hier_rendezvous(store_, by_->one_host()));
   }
 
   // The process that the launcher started as rank 0 runs the jobs. It has a child for rank 0.

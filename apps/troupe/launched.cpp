@@ -177,9 +177,10 @@ void take_place(settings& s, const std::optional<launched>& by) {
   if (s.text("placement") != "processes" && asked_now(s, "placement"))
     refuse(s, "placement", *by, "");
   const auto wanted = s.text("communicator");
-  const bool mpi = by->over == communicator_kind::mpi;
-  const bool tcp = wanted == to_string(communicator_kind::tcp) && !mpi;
-  if (wanted != "auto" && wanted != to_string(by->over) && !tcp)
+  const bool over_store =
+      by->over != communicator_kind::mpi &&
+      (wanted == to_string(communicator_kind::tcp) || wanted == to_string(communicator_kind::hier));
+  if (wanted != "auto" && wanted != to_string(by->over) && !over_store)
     refuse(s, "communicator", *by, fmt::format(", with --placement processes for {}", wanted));
   const auto world = by->place.world;
   const auto spares = s.integer("elastic.spares");

@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <mutex>
 #include <stdexcept>
+#include <utility>
 
 namespace troupe {
 
@@ -41,22 +43,54 @@ place place_of(const group_description& who, const std::vector<std::int32_t>& ho
   return result;
 }
 
+// The communicator of a host's ranks, which an abort of all ranks reaches, also before it is there.
+class host_ranks {
+public:
+  void abort(const std::string& why) {
+    const auto all = [&] {
+      const std::lock_guard hold{guard_};
+      why_ = why;
+      return all_;
+    }();
+    if (all) all->abort(why);
+  }
+  void set(std::shared_ptr<communicator> all) {
+    const auto why = [&] {
+      const std::lock_guard hold{guard_};
+      all_ = all;
+      return why_;
+    }();
+    if (why) all->abort(*why);
+  }
+  std::shared_ptr<communicator> get() const {
+    const std::lock_guard hold{guard_};
+    return all_;
+  }
+
+private:
+  mutable std::mutex guard_;
+  std::shared_ptr<communicator> all_;
+  std::optional<std::string> why_;
+};
+
 class hier_communicator final : public communicator {
 public:
-  hier_communicator(const hier_options& options, const group_description& who, place at)
-      : at_(std::move(at)),
-        local_from_(options.local_from),
+  hier_communicator(const hier_options& options, const group_description& who,
+                    std::optional<place> at)
+      : options_(options),
         remote_(options.remote->open_tcp(who)),
         steps_(std::make_shared<hier::steps>(
             [remote = std::weak_ptr{remote_}](const work_result& how) {
               if (const auto all = remote.lock()) all->abort(how.text);
             })) {
-    if (at_.block == 1) return;
-    local_ = local_of(options, who);
     remote_->when_aborted([here = std::weak_ptr{local_}](const std::string& why) {
       if (const auto local = here.lock()) local->abort(why);
     });
-    steps_->begin();
+    if (at)
+      settle(std::move(*at));
+    else
+      options_.finder->publish(who);
+    if (may_have_steps()) steps_->begin();
   }
   ~hier_communicator() override {
     if (const auto text = steps_->oldest(); !text.empty())
@@ -72,8 +106,8 @@ public:
     const auto call = all_reduce_call(data, operation);
     check_on_host(call, data, name());
     if (aborted()) return remote_->agree(call);
-    if (at_.block > 1 && everybody(among) && operation != reduction::mean &&
-        its_own_accumulator(data.type) && data.count >= local_from_ / size_of(data.type)) {
+    if (may_have_steps() && everybody(among) && operation != reduction::mean &&
+        its_own_accumulator(data.type) && data.count >= options_.local_from / size_of(data.type)) {
       // Other ranks wait for this rank's agreement, so it is sent at once if no step precedes it.
       const auto agreed = steps_->oldest().empty() ? remote_->agree(call) : nullptr;
       return steps_->add(
@@ -111,13 +145,16 @@ public:
 
   bool waiting() const noexcept override { return remote_->waiting() || steps_->waiting(); }
   std::shared_ptr<void> allocate(std::size_t bytes) override {
-    return local_ ? local_->allocate(bytes) : remote_->allocate(bytes);
+    await_hosts();
+    const auto local = local_->get();
+    return local ? local->allocate(bytes) : remote_->allocate(bytes);
   }
   // On each host that the abort reaches, `remote_` passes it on to that host's ranks.
   void abort(std::string_view why) noexcept override { remote_->abort(why); }
   bool aborted() const noexcept override { return remote_->aborted(); }
   bool quiescent() const noexcept override {
-    return steps_->oldest().empty() && remote_->quiescent() && (!local_ || local_->quiescent());
+    const auto local = local_->get();
+    return steps_->oldest().empty() && remote_->quiescent() && (!local || local->quiescent());
   }
 
 private:
@@ -139,6 +176,10 @@ private:
   work_result reduce(buffer data, reduction operation, const collective_call& call,
                      const work_ptr& agreement) {
     auto result = hier::end_of(agreement);
+    if (result.status != work_status::ok) return result;
+    await_hosts();
+    if (at_.block == 1) return hier::end_of(remote_->all_reduce(data, operation, {}));
+    const auto local = local_->get();
     const auto then = [&](const auto& submit) {
       if (result.status == work_status::ok) result = hier::end_of(submit());
     };
@@ -149,11 +190,11 @@ private:
     };
     const auto leader = at_.mates.ranks.front();
     if (at_.mates.ranks.size() > 1)
-      here([&] { return local_->all_reduce(data, operation, at_.mates); });
+      here([&] { return local->all_reduce(data, operation, at_.mates); });
     if (group().rank - at_.host_first == leader && at_.leaders.ranks.size() > 1)
       then([&] { return remote_->all_reduce(data, operation, at_.leaders); });
     if (at_.mates.ranks.size() > 1 && at_.leaders.ranks.size() > 1)
-      here([&] { return local_->broadcast(data, leader, at_.mates); });
+      here([&] { return local->broadcast(data, leader, at_.mates); });
     return result;
   }
 
@@ -163,20 +204,46 @@ private:
     result.text = missed(call, group().deadline, result.missing);
   }
 
-  std::shared_ptr<communicator> local_of(const hier_options& options,
-                                         const group_description& who) const {
-    auto here = who;
-    here.rank = who.rank - at_.host_first;
-    here.world = at_.host_ranks;
-    here.named_from = who.named_from + at_.host_first;
-    return options.local->open(here);
+  // Each block has one rank where the hosts say so before any operation; then no step is needed.
+  bool may_have_steps() const { return options_.finder || at_.block > 1; }
+
+  // With a finder: until the hosts are known, or the group is aborted. On any thread.
+  void await_hosts() {
+    const std::lock_guard hold{settling_};
+    while (!settled_ && !remote_->aborted()) find_hosts();
   }
 
-  const place at_;
-  const std::size_t local_from_;
-  std::shared_ptr<communicator> local_;  // null: no block has more than one rank
+  void find_hosts() {
+    try {
+      const auto hosts = options_.finder->find(group(), patience);
+      if (hosts) settle(place_of(group(), *hosts));
+    } catch (const std::exception& error) {
+      remote_->abort(error.what());
+    }
+  }
+
+  void settle(place at) {
+    if (at.block > 1) {
+      auto here = group();
+      here.rank = group().rank - at.host_first;
+      here.world = at.host_ranks;
+      here.named_from = group().named_from + at.host_first;
+      local_->set(options_.local->open(here));
+    }
+    at_ = std::move(at);
+    settled_ = true;
+  }
+
+  // How long an abort waits for a thread that looks for the hosts.
+  static constexpr std::chrono::milliseconds patience{100};
+
+  const hier_options options_;
+  const std::shared_ptr<host_ranks> local_ = std::make_shared<host_ranks>();
   const std::shared_ptr<tcp_communicator> remote_;
   const std::shared_ptr<hier::steps> steps_;
+  std::mutex settling_;
+  bool settled_ = false;
+  place at_;  // it stays once it is settled; before, each rank is a block
 };
 
 }  // namespace
@@ -202,8 +269,9 @@ std::int32_t block_of(const std::vector<std::int32_t>& hosts, std::int32_t world
 }
 
 hier_backend::hier_backend(hier_options options) : options_(std::move(options)) {
-  if (!options_.local || !options_.remote || !options_.hosts)
-    throw std::invalid_argument("hier needs a local and a remote communicator and the hosts");
+  if (!options_.local || !options_.remote || !options_.hosts == !options_.finder)
+    throw std::invalid_argument(
+        "hier needs a local and a remote communicator, and the hosts or a finder");
 }
 
 std::string hier_backend::unusable() const {
@@ -215,7 +283,8 @@ std::shared_ptr<communicator> hier_backend::open(const group_description& who) {
   if (who.world < 1 || who.rank < 0 || who.rank >= who.world)
     throw std::invalid_argument(
         fmt::format("there is no rank {} in a world of {}", who.rank, who.world));
-  return std::make_shared<hier_communicator>(options_, who, place_of(who, options_.hosts(who)));
+  auto at = options_.hosts ? std::optional{place_of(who, options_.hosts(who))} : std::nullopt;
+  return std::make_shared<hier_communicator>(options_, who, std::move(at));
 }
 
 }  // namespace troupe

@@ -27,4 +27,8 @@ std::shared_ptr<rendezvous_kind> named_shm_rendezvous();
 std::shared_ptr<rendezvous_kind> stored_rendezvous(std::shared_ptr<launcher_store> store,
                                                    bool one_host);
 
+/// `hier` for placed ranks: as `tcp`, and ranks that find each other on one host share memory.
+std::shared_ptr<rendezvous_kind> stored_hier_rendezvous(
+    const std::shared_ptr<launcher_store>& store, bool one_host);
+
 }  // namespace troupe

@@ -1,14 +1,23 @@
-// The rendezvous of placed ranks over tcp: each rank finds the others' addresses in the launcher's
-// store.
+// The rendezvous of placed ranks over tcp and hier: each rank finds the others' addresses and hosts
+// in the launcher's store.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <utility>
 
+#include "backends/hier/hier.hpp"
 #include "backends/processes/launcher_store.hpp"
 #include "backends/processes/own_address.hpp"
 #include "backends/processes/rendezvous_kinds.hpp"
+#include "backends/shm/shm.hpp"
 #include "backends/tcp/frame.hpp"
 #include "backends/tcp/tcp.hpp"
 #include "troupe/failure.hpp"
@@ -91,6 +100,10 @@ public:
   }
   std::shared_ptr<communicator_backend> join(const std::string& address,
                                              const std::vector<int>&) const override {
+    return over(address);
+  }
+
+  std::shared_ptr<tcp_backend> over(const std::string& address) const {
     const auto given = read_stored_options(address);
     tcp_options options;
     options.streams = given.streams;
@@ -108,7 +121,126 @@ private:
   const bool one_host_;
 };
 
+// A process can share memory with those for which this text is the same.
+std::string own_host() {
+  const auto space = [](const char* name) {
+    struct stat of {};
+    return stat(name, &of) == 0 ? static_cast<std::uint64_t>(of.st_ino) : 0;
+  };
+  std::string boot;
+  std::ifstream{"/proc/sys/kernel/random/boot_id"} >> boot;
+  return fmt::format("{} {} {} {}", boot, space("/proc/self/ns/net"), space("/proc/self/ns/pid"),
+                     geteuid());
+}
+
+// Each rank of a generation has an entry with its host.
+class stored_hosts : public host_finder {
+public:
+  explicit stored_hosts(std::shared_ptr<launcher_store> store) : store_(std::move(store)) {}
+
+  void publish(const group_description& who) override {
+    store_->set(key(who, who.rank), own_host());
+  }
+
+  std::optional<std::vector<std::int32_t>> find(const group_description& who,
+                                                std::chrono::milliseconds patience) override {
+    const auto until = std::chrono::steady_clock::now() + patience;
+    std::vector<std::int32_t> hosts;
+    std::string last;
+    for (std::int32_t rank = 0; rank < who.world; ++rank) {
+      const auto host = host_of(key(who, rank), until);
+      if (!host) return std::nullopt;
+      if (*host != std::exchange(last, *host)) hosts.push_back(0);
+      ++hosts.back();
+    }
+    return hosts;
+  }
+
+private:
+  static std::string key(const group_description& who, std::int32_t rank) {
+    return fmt::format("job {} generation {} host of rank {}", who.job.value(),
+                       who.generation.value(), rank);
+  }
+
+  std::optional<std::string> host_of(const std::string& key,
+                                     std::chrono::steady_clock::time_point until) {
+    if (auto found = store_->find(key)) return found;
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    try {
+      return store_->wait(key, std::max(left, std::chrono::milliseconds{1}));
+    } catch (const user_error&) {
+      if (std::chrono::steady_clock::now() < until) throw;  // the store has ended
+      return std::nullopt;
+    }
+  }
+
+  const std::shared_ptr<launcher_store> store_;
+};
+
+// Each generation has shared memory of its own on each host: the process that held it for the last
+// one may be lost. The first process that opens the generation holds it for the others, so a
+// process keeps what it has opened until the generation after the next one.
+class generation_memory : public communicator_backend {
+public:
+  explicit generation_memory(const tcp::job_secret& secret)
+      : secret_(fmt::format("{:02x}", fmt::join(secret, "")).substr(0, 32)) {}
+  std::string_view name() const override { return "shm"; }
+  std::string unusable() const override { return shm_unusable(); }
+  std::shared_ptr<communicator> open(const group_description& here) override {
+    return of(here.generation.value(), here.named_from)->open(here);
+  }
+
+private:
+  // A host whose ranks do not follow each other has several groups.
+  std::shared_ptr<shm_backend> of(std::uint64_t generation, std::int32_t first) {
+    const std::lock_guard hold{guard_};
+    std::erase_if(open_, [&](const auto& one) { return one.first.first + 2 <= generation; });
+    auto& found = open_[{generation, first}];
+    if (!found)
+      found = std::make_shared<shm_backend>(shm_rendezvous::by_name(
+          fmt::format("{} {} {}", secret_, generation, first), std::chrono::seconds{5}));
+    return found;
+  }
+
+  const std::string secret_;
+  std::mutex guard_;
+  std::map<std::pair<std::uint64_t, std::int32_t>, std::shared_ptr<shm_backend>> open_;
+};
+
+class stored_hier_kind : public rendezvous_kind {
+public:
+  stored_hier_kind(const std::shared_ptr<launcher_store>& store, bool one_host)
+      : store_(store), between_(store, one_host) {}
+  std::string_view name() const override { return "hier"; }
+  std::string unusable() const override {
+    auto why_not = shm_unusable();
+    return why_not.empty() ? between_.unusable() : why_not;
+  }
+  std::string about() const override { return "shm inside of a host, tcp between hosts"; }
+  std::shared_ptr<rendezvous> arrange(const rendezvous_options& options) const override {
+    return between_.arrange(options);
+  }
+  std::shared_ptr<communicator_backend> join(const std::string& address,
+                                             const std::vector<int>&) const override {
+    hier_options options;
+    options.local = std::make_shared<generation_memory>(read_stored_options(address).secret);
+    options.remote = between_.over(address);
+    options.finder = std::make_shared<stored_hosts>(store_);
+    return std::make_shared<hier_backend>(options);
+  }
+
+private:
+  const std::shared_ptr<launcher_store> store_;
+  const stored_kind between_;
+};
+
 }  // namespace
+
+std::shared_ptr<rendezvous_kind> stored_hier_rendezvous(
+    const std::shared_ptr<launcher_store>& store, bool one_host) {
+  return std::make_shared<stored_hier_kind>(store, one_host);
+}
 
 std::shared_ptr<rendezvous_kind> stored_rendezvous(std::shared_ptr<launcher_store> store,
                                                    bool one_host) {

@@ -29,6 +29,9 @@ def srun(ranks, *more):
 
 
 TCP = ["--communicator", "tcp"]
+# With gradients of more than 64 KiB: smaller ones do not go through the memory of a host.
+LARGE = ["--set", "model.hidden=[256,256]"]
+HIER = [*LARGE, "--communicator", "hier"]
 LAUNCHERS = {"torchrun": torchrun, "srun": srun}
 
 
@@ -47,6 +50,10 @@ def story_two_ranks_end_with_the_weights_of_threads_and_print_once(folder):
     run = os.path.join(folder, "tcp")
     check_in("the ranks, over tcp\n", check_code(fit(run, *TCP, **srun(2)), 0).err)
     check_equal(digest(run), digest(threads))
+    large, run = os.path.join(folder, "large"), os.path.join(folder, "hier")
+    check_code(fit(large, *LARGE), 0)
+    check_in("the ranks, over hier\n", check_code(fit(run, *HIER, **srun(2)), 0).err)
+    check_equal(digest(run), digest(large))
 
 
 def story_four_ranks_validate_and_test_as_threads_do(folder):
@@ -89,7 +96,7 @@ def story_a_call_that_is_refused_is_refused_once_and_no_process_waits(folder):
         check_in(f"{name} started 2 processes", ended.err)
         check(not os.path.exists(run), ended)
         check_none_left(run)
-    check_in("over shm; leave it out", fit(run, "--communicator", "hier", **srun(2)).err)
+    check_in("over shm; leave it out", fit(run, "--communicator", "inproc", **srun(2)).err)
 
 
 def story_sigterm_to_the_first_process_stops_at_a_step_boundary_and_resumes(folder):
@@ -182,6 +189,17 @@ def torchrun_of(host, number):
                        str(number), "--nproc-per-node", "2", "--master-addr", "10.77.0.1", "--master-port", "29411")
 
 
+def check_hier_on_two_hosts(folder, hosts):
+    """Ranks 0 and 2 are the first ones of their hosts, which hold the memory of the host."""
+    large = os.path.join(folder, "large")
+    check_code(fit(large, *LARGE, "--ranks", 4), 0)
+    for name, faults, left in (("hier", [], 4), ("lost0", kill(0, 3), 3), ("lost2", kill(2, 3), 3)):
+        run = os.path.join(folder, name)
+        ended = fit(run, "--max-restarts", 2, *HIER, *faults, MASTER_ADDR="10.77.0.1",
+                    **srun(4, *(host.pid for host in hosts)))
+        check_goes_on(run, large, left, ended)
+
+
 def story_ranks_on_two_hosts_end_with_the_weights_of_threads(folder):
     threads, run = os.path.join(folder, "threads"), os.path.join(folder, "run")
     try:
@@ -202,6 +220,7 @@ def story_ranks_on_two_hosts_end_with_the_weights_of_threads(folder):
         ended = fit(lost, "--max-restarts", 2, *kill(2, 3), *kill(3, 3), MASTER_ADDR="10.77.0.1",
                     **srun(4, *(host.pid for host in hosts)))
         check_goes_on(lost, threads, 2, ended)
+        check_hier_on_two_hosts(folder, hosts)
         nodes = [torchrun_of(host, number) for number, host in enumerate(hosts)]
         both = os.path.join(folder, "torchrun")
         with subprocess.Popen([*nodes[1], PROGRAM, "fit", "--run-dir", both, *SMALL], env=environment({}),

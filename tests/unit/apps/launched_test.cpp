@@ -195,7 +195,10 @@ TEST_CASE("processes of a launcher on one host may use tcp in place of shm") {
   take_place(any, by);
   CHECK(any.options.communicator == communicator_kind::shm);
   auto hier = settings_with({{"communicator", "--communicator", {"hier"}}});
-  CHECK_THROWS_WITH(take_place(hier, by), Contains("over shm; leave it out"));
+  CHECK_NOTHROW(take_place(hier, by));
+  CHECK_THROWS_WITH(take_place(hier, first_of_four), Contains("over mpi; leave it out"));
+  auto inproc = settings_with({{"communicator", "--communicator", {"inproc"}}});
+  CHECK_THROWS_WITH(take_place(inproc, by), Contains("over shm; leave it out"));
   CHECK_THROWS_WITH(take_place(tcp, first_of_four), Contains("over mpi; leave it out"));
 }
 

@@ -2,11 +2,13 @@
 // only. A store that has ended ends their group.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -72,6 +74,15 @@ group_description rank_in(std::int32_t rank, std::uint64_t generation) {
           .deadline = peer_patience};
 }
 
+// Files of shared memory that this process has open.
+std::ptrdiff_t shared_files() {
+  namespace fs = std::filesystem;
+  return std::ranges::count_if(fs::directory_iterator{"/proc/self/fd"}, [](const auto& one) {
+    std::error_code gone;
+    return fs::read_symlink(one.path(), gone).string().starts_with("/memfd:troupe");
+  });
+}
+
 // Two processes of one job, of which each has its own backend.
 struct two_processes {
   explicit two_processes(rendezvous_options options = {}) {
@@ -128,6 +139,47 @@ TEST_CASE("ranks that a launcher started on one host sum over shared memory with
   job.backends = {};
   CHECK_THROWS_WITH(kind->join(name, {}), Catch::Matchers::Contains("does not answer"));
   CHECK(other.sum(1) == 7);
+}
+
+TEST_CASE(
+    "ranks that find each other on one host have its shared memory, also in later generations") {
+  auto store = std::make_shared<table_store>();
+  two_processes job{stored_hier_rendezvous(store, true)};
+  CHECK(job.backends[0]->name() == "hier");
+  for (const std::uint64_t generation : {1, 2, 5}) {
+    const auto a = job.backends[0]->open(rank_in(0, generation));
+    const auto b = job.backends[1]->open(rank_in(1, generation));
+    std::vector<float> left(1 << 16, 1.0F);
+    std::vector<float> right(1 << 16, 2.0F);
+    const auto work = a->all_reduce({left.data(), left.size(), dtype::f32}, reduction::sum);
+    b->all_reduce({right.data(), right.size(), dtype::f32}, reduction::sum)->wait();
+    work->wait();
+    CHECK(left == std::vector<float>(1 << 16, 3.0F));
+    CHECK(right == left);
+    CHECK(shared_files() > 0);
+    const auto texts = store->texts();
+    const auto key = [&](int rank) {
+      return fmt::format("job 5 generation {} host of rank {}", generation, rank);
+    };
+    REQUIRE(texts.count(key(0)) == 1);
+    CHECK(texts.at(key(0)) == texts.at(key(1)));
+  }
+}
+
+TEST_CASE("ranks that are on two hosts sum over the network") {
+  auto store = std::make_shared<table_store>();
+  two_processes job{stored_hier_rendezvous(store, true)};
+  const auto a = job.backends[0]->open(rank_in(0, 1));
+  const auto b = job.backends[1]->open(rank_in(1, 1));
+  store->set("job 5 generation 1 host of rank 1", "another");
+  std::vector<float> left(1 << 16, 1.0F);
+  std::vector<float> right(1 << 16, 2.0F);
+  const auto work = a->all_reduce({left.data(), left.size(), dtype::f32}, reduction::sum);
+  b->all_reduce({right.data(), right.size(), dtype::f32}, reduction::sum)->wait();
+  work->wait();
+  CHECK(left == std::vector<float>(1 << 16, 3.0F));
+  CHECK(right == left);
+  CHECK(shared_files() == 0);
 }
 
 TEST_CASE("an address that the store has of an older generation is not dialled") {
