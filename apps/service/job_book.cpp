@@ -34,12 +34,17 @@ void write_file(const fs::path& path, const json& what) {
   out.close();
   if (!out)
     throw refused(507, fmt::format("cannot write {}: {}", path.string(), std::strerror(errno)));
-  fs::rename(fresh, path);
+  std::error_code error;
+  fs::rename(fresh, path, error);
+  if (error) throw refused(507, fmt::format("cannot write {}: {}", path.string(), error.message()));
 }
 
+// Null for what is no file.
 json read_file(const fs::path& path) {
-  std::ifstream in{path};
-  return in ? json::parse(in, nullptr, false) : json(nullptr);
+  std::error_code none;
+  std::ifstream in;
+  if (fs::is_regular_file(path, none)) in.open(path);
+  return in.is_open() ? json::parse(in, nullptr, false) : json(nullptr);
 }
 
 void save(const kept_job& one, bool stop_wanted) {
@@ -51,6 +56,14 @@ bool is_job_file(const json& what) {
   const auto stopped = what.find("stop_wanted");
   return what.value("request", json{}).is_object() &&
          (stopped == what.end() || stopped->is_boolean());
+}
+
+// How a job ended, as `result_of` writes it.
+bool is_result_file(const json& what) {
+  if (!what.is_object()) return false;
+  const auto status = what.find("status");
+  return status != what.end() &&
+         (*status == "finished" || *status == "stopped" || *status == "failed");
 }
 
 bool has_checkpoint(const fs::path& run) {
@@ -144,7 +157,7 @@ job_book::job_book(asio::io_context& loop, fs::path folder, std::size_t jobs_max
     auto one = std::make_shared<kept_job>(entry.path());
     one->request = saved["request"];
     one->stop_wanted = saved.value("stop_wanted", false);
-    if (auto result = read_file(entry.path() / "result.json"); result.is_object())
+    if (auto result = read_file(entry.path() / "result.json"); is_result_file(result))
       one->result = std::move(result);
     else if (one->stop_wanted)
       one->result = {{"status", "stopped"}, {"failure", nullptr}};
@@ -167,6 +180,13 @@ void job_book::resume_waiting() {
   for (const auto& [name, one] : all_) {
     if (draining_ || running() >= jobs_max_) return;
     if (!std::exchange(one->waits, false)) continue;
+    if (!fs::exists(one->folder)) {
+      troupe::failure gone;
+      gone.what = fmt::format("the folder of the job is gone: {}", one->folder.string());
+      one->result = {{"status", "failed"}, {"failure", failure_json(gone)}};
+      one->events.wake();
+      continue;
+    }
     one->events.add("service", {{"event", "resumed"}});
     launch(one);
   }

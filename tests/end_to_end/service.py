@@ -227,6 +227,26 @@ def story_a_restart_resumes_as_many_jobs_as_may_run(folder):
     check_equal(service.ask("POST", "/v1/jobs/b/resume", {})[0], 429)
     service.post("/v1/jobs/b/stop")
     check_equal([service.job(name)["state"] for name in names], ["running", "stopped", "waiting"])
+    shutil.rmtree(os.path.join(folder, "jobs", "c"))
+    service.post("/v1/jobs/a/stop")
+    service.wait_for_end("a")
+    failed = service.wait_for("c", lambda job: job["state"] == "failed", "its failure")
+    check_in("the folder of the job is gone", failed["result"]["failure"]["what"])
+    check(not os.path.exists(os.path.join(folder, "jobs", "c")), "the folder is there again")
+    check_equal(service.ask("DELETE", "/v1/jobs/c")[0], 200)
+    check_equal(service.end(), 0)
+
+
+def story_a_waiting_job_gets_its_turn_when_another_one_ends(folder):
+    names = ["a", "b", "c"]
+    service = Service(folder)
+    for name in names:
+        service.start(ENDLESS, name)
+    for name in names:
+        service.wait_for_step(name, 5)
+    check_equal(service.end(), 0)
+    service = Service(folder, "--jobs", "1")
+    service.post("/v1/jobs/b/stop")
     service.post("/v1/jobs/a/stop")
     service.wait_for("c", lambda job: job["state"] == "running", "its turn")
     check_equal(service.job("a")["state"], "stopped")
@@ -249,9 +269,14 @@ def story_a_folder_that_is_gone_or_damaged_costs_only_its_job(folder):
     check_equal(service.job("gone")["state"], "stopped")
     check_equal(service.ask("DELETE", "/v1/jobs/gone")[0], 200)
     check_equal(service.end(), 0)
-    for wrong in ("{", "[]", '{"request": 1}', '{"request": {}, "stop_wanted": 1}'):
-        with open(os.path.join(folder, "jobs", "damaged", "job.json"), "w", encoding="utf-8") as file:
-            file.write(wrong)
+    damaged = os.path.join(folder, "jobs", "damaged", "job.json")
+    for wrong in ("{", "[]", '{"request": 1}', '{"request": {}, "stop_wanted": 1}', None):
+        os.remove(damaged)
+        if wrong is None:
+            os.mkdir(damaged)
+        else:
+            with open(damaged, "w", encoding="utf-8") as file:
+                file.write(wrong)
         service = Service(folder)
         check_equal([one["name"] for one in service.get("/v1/jobs")["jobs"]], ["good"], wrong)
         status, text = service.ask("POST", "/v1/jobs", {**SMALL, "name": "damaged"})
@@ -260,6 +285,27 @@ def story_a_folder_that_is_gone_or_damaged_costs_only_its_job(folder):
         check_equal(service.end(), 0)
         service.notes_end()
         check_in("jobs/damaged: job.json is missing or damaged", service.notes)
+
+
+def story_a_damaged_result_costs_only_itself(folder):
+    service = Service(folder)
+    service.start(SMALL, "run")
+    ended = service.wait_for_end("run")
+    check_equal(service.end(), 0)
+    file = os.path.join(folder, "jobs", "run", "result.json")
+    for wrong in ("{", '{"status": 5}', '{"status": "running"}', "{}"):
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(wrong)
+        service = Service(folder)  # it goes on with the job, which has no step left
+        again = service.wait_for_end("run")
+        check_equal((again["state"], digest(again)), ("finished", digest(ended)), wrong)
+        check_equal(len(service.get("/v1/jobs")["jobs"]), 1)
+        check_equal(service.end(), 0)
+    os.remove(file)
+    os.mkdir(file)
+    service = Service(folder)
+    check_equal(service.wait_for_end("run")["state"], "finished")
+    check_equal(service.end(), 0)
 
 
 def story_two_services_do_not_share_a_folder(folder):
