@@ -69,7 +69,7 @@ ordered_json communicators(const ports& world, const std::optional<launched>& by
                                          chosen ? ", what auto takes there" : "", about(*one))));
     }
   };
-  add(world.communicators, "threads", [](const auto&) { return std::string{}; });
+  if (!by) add(world.communicators, "threads", [](const auto&) { return std::string{}; });
   add(world.rendezvous_kinds, "processes", [](const rendezvous_kind& one) {
     const auto about = one.about();
     return about.empty() ? about : ": " + about;

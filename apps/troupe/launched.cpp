@@ -80,6 +80,15 @@ bool asked_now(const settings& s, std::string_view key) {
                                key, toml_text(value), from.text(), by.by, to_string(by.over), fix));
 }
 
+// How a call without this launcher gets the communicator.
+std::string way_to(const std::string& communicator) {
+  if (communicator == to_string(communicator_kind::mpi)) return ", with mpirun";
+  const bool threads = communicator == to_string(communicator_kind::inproc) ||
+                       communicator == to_string(communicator_kind::nccl);
+  return fmt::format(", with --placement {} for {}", threads ? "threads" : "processes",
+                     communicator);
+}
+
 [[noreturn]] void refuse_number(const settings& s, const launched& by, std::int64_t ranks,
                                 std::int64_t spares) {
   const auto world = by.place.world;
@@ -181,7 +190,7 @@ void take_place(settings& s, const std::optional<launched>& by) {
       by->over != communicator_kind::mpi &&
       (wanted == to_string(communicator_kind::tcp) || wanted == to_string(communicator_kind::hier));
   if (wanted != "auto" && wanted != to_string(by->over) && !over_store)
-    refuse(s, "communicator", *by, fmt::format(", with --placement processes for {}", wanted));
+    refuse(s, "communicator", *by, way_to(wanted));
   const auto world = by->place.world;
   const auto spares = s.integer("elastic.spares");
   const auto ranks = s.is_given("ranks") ? s.integer("ranks") : world - spares;
