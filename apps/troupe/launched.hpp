@@ -17,8 +17,8 @@ struct launched {
   placed_rank place;
   std::string by;     ///< the launcher, as users call it: `mpirun`
   std::string count;  ///< its flag for the number of processes: `-n`
-  /// What carries the collectives unless the settings say tcp: mpi for mpirun, shm for others on
-  /// one host, and else tcp.
+  /// What carries the collectives unless the settings say tcp or hier: mpi for mpirun, shm for
+  /// others on one host, and else tcp.
   communicator_kind over = communicator_kind::mpi;
   std::int32_t per_host = 0;  ///< processes on each host; 0: not known
   /// Not for mpi: where the processes learn of each other (backends/torch/tcp_store.hpp), and
@@ -47,7 +47,8 @@ std::optional<launched> launched_by(const cluster_facts& from);
 /// launcher nothing happens.
 void take_place(settings& s, const std::optional<launched>& by);
 
-/// The same for a job of these settings: ranks are processes, over the launcher's communicator.
+/// The same for a job of these settings: ranks are processes. With `auto` the collectives are over
+/// launched::over.
 void take_place(job& what, const std::optional<launched>& by);
 
 /// Where a rank of a job is: by the launcher's variables when it placed the rank. A rank that

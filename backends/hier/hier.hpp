@@ -56,8 +56,8 @@ std::int32_t block_of(const std::vector<std::int32_t>& hosts, std::int32_t world
 /// does, when all ranks have come to it, and so does `allocate`.
 ///
 /// Operations are checked, compared and waited for over `remote`, whose contract holds for errors,
-/// deadlines and ends. One thread per handle carries the steps out, also while no rank waits. The
-/// first operation with steps starts it. Thread-safe.
+/// deadlines and ends. One thread per handle carries the steps out, also while no rank waits.
+/// Thread-safe.
 class hier_backend final : public communicator_backend {
 public:
   explicit hier_backend(hier_options options);

@@ -213,7 +213,8 @@ def story_sigterm_saves_the_jobs_and_sigkill_loses_few_steps(folder):
     check_equal(service.end(), 0)
 
 
-def story_a_restart_resumes_as_many_jobs_as_may_run(folder):
+def restarted_with_three(folder):
+    """A service that resumes one of three jobs at a time, and the names of these."""
     names = ["a", "b", "c"]
     service = Service(folder)
     for name in names:
@@ -221,7 +222,11 @@ def story_a_restart_resumes_as_many_jobs_as_may_run(folder):
     for name in names:
         service.wait_for_step(name, 5)
     check_equal(service.end(), 0)
-    service = Service(folder, "--jobs", "1")
+    return names, Service(folder, "--jobs", "1")
+
+
+def story_a_restart_resumes_as_many_jobs_as_may_run(folder):
+    names, service = restarted_with_three(folder)
     service.wait_for_step("a", 5)
     check_equal([service.job(name)["state"] for name in names], ["running", "waiting", "waiting"])
     check_equal(service.ask("POST", "/v1/jobs/b/resume", {})[0], 429)
@@ -238,14 +243,7 @@ def story_a_restart_resumes_as_many_jobs_as_may_run(folder):
 
 
 def story_a_waiting_job_gets_its_turn_when_another_one_ends(folder):
-    names = ["a", "b", "c"]
-    service = Service(folder)
-    for name in names:
-        service.start(ENDLESS, name)
-    for name in names:
-        service.wait_for_step(name, 5)
-    check_equal(service.end(), 0)
-    service = Service(folder, "--jobs", "1")
+    names, service = restarted_with_three(folder)
     service.post("/v1/jobs/b/stop")
     service.post("/v1/jobs/a/stop")
     service.wait_for("c", lambda job: job["state"] == "running", "its turn")

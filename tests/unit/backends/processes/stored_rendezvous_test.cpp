@@ -83,6 +83,17 @@ std::ptrdiff_t shared_files() {
   });
 }
 
+// Of as many bytes as hier takes through the memory of a host.
+void check_large_sum(communicator& a, communicator& b) {
+  std::vector<float> left(1 << 16, 1.0F);
+  std::vector<float> right(1 << 16, 2.0F);
+  const auto work = a.all_reduce({left.data(), left.size(), dtype::f32}, reduction::sum);
+  b.all_reduce({right.data(), right.size(), dtype::f32}, reduction::sum)->wait();
+  work->wait();
+  CHECK(left == std::vector<float>(1 << 16, 3.0F));
+  CHECK(right == left);
+}
+
 // Two processes of one job, of which each has its own backend.
 struct two_processes {
   explicit two_processes(rendezvous_options options = {}) {
@@ -149,13 +160,7 @@ TEST_CASE(
   for (const std::uint64_t generation : {1, 2, 5}) {
     const auto a = job.backends[0]->open(rank_in(0, generation));
     const auto b = job.backends[1]->open(rank_in(1, generation));
-    std::vector<float> left(1 << 16, 1.0F);
-    std::vector<float> right(1 << 16, 2.0F);
-    const auto work = a->all_reduce({left.data(), left.size(), dtype::f32}, reduction::sum);
-    b->all_reduce({right.data(), right.size(), dtype::f32}, reduction::sum)->wait();
-    work->wait();
-    CHECK(left == std::vector<float>(1 << 16, 3.0F));
-    CHECK(right == left);
+    check_large_sum(*a, *b);
     CHECK(shared_files() > 0);
     const auto texts = store->texts();
     const auto key = [&](int rank) {
@@ -172,13 +177,7 @@ TEST_CASE("ranks that are on two hosts sum over the network") {
   const auto a = job.backends[0]->open(rank_in(0, 1));
   const auto b = job.backends[1]->open(rank_in(1, 1));
   store->set("job 5 generation 1 host of rank 1", "another");
-  std::vector<float> left(1 << 16, 1.0F);
-  std::vector<float> right(1 << 16, 2.0F);
-  const auto work = a->all_reduce({left.data(), left.size(), dtype::f32}, reduction::sum);
-  b->all_reduce({right.data(), right.size(), dtype::f32}, reduction::sum)->wait();
-  work->wait();
-  CHECK(left == std::vector<float>(1 << 16, 3.0F));
-  CHECK(right == left);
+  check_large_sum(*a, *b);
   CHECK(shared_files() == 0);
 }
 
