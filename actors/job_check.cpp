@@ -277,6 +277,8 @@ void configure(job& what) {
   if (what.recipe) what.recipe->configure(what.options);
 }
 
+namespace {
+
 // A launcher's ranks may be on several hosts: each of them looks for its own device.
 void settle_devices(job& what, const ports& world) {
   if (!what.recipe) return;
@@ -287,9 +289,21 @@ void settle_devices(job& what, const ports& world) {
     refuse_without_gpus(what.options);
 }
 
+void settle_shards(job& what, const ports& world) {
+  what.options.ranks = shards_of(what, world);
+  if (what.recipe && what.purpose == stage::train) what.recipe->check_options(what.options);
+}
+
+}  // namespace
+
+void settle_options(job& what, const ports& world) {
+  settle_devices(what, world);
+  settle_shards(what, world);
+}
+
 void check_options(job what, const ports& world) {
   configure(what);
-  what.options.ranks = shards_of(what, world);
+  settle_shards(what, world);
   checked_plan(what);
   check(what.options.time);
 }
@@ -298,8 +312,7 @@ void check_job(const job& what, const ports& world) {
   auto asked = what;
   configure(asked);
   auto found = with_checkpoint_found(std::move(asked), world);
-  settle_devices(found, world);
-  found.options.ranks = shards_of(found, world);
+  settle_options(found, world);
   const auto plan = checked_plan(found);
   check(found.options.time);
   if (found.options.placement == placement_kind::threads)

@@ -44,9 +44,10 @@ void check_job(const job& what, const ports& world);
 void check_options(job what, const ports& world);
 /// Calls learner_recipe::configure.
 void configure(job& what);
-/// Calls learner_recipe::settle_devices for the ranks of this host. `what.options.ranks` is not the
-/// number of shards yet.
-void settle_devices(job& what, const ports& world);
+/// Finds the devices of the ranks of this host (learner_recipe::settle_devices), and makes
+/// `what.options.ranks` the number of shards. Throws what shards_of throws, and for a fit what
+/// learner_recipe::check_options throws.
+void settle_options(job& what, const ports& world);
 
 /// The plan of the job. Throws user_error that names an option with an impossible value.
 fit_plan checked_plan(const job& what);

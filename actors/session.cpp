@@ -314,10 +314,8 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   setup.what.observers.push_back(job_follower::observe(target->follower));
   if (events) setup.what.observers.push_back(into_events);
   setup.world = world;
-  settle_devices(setup.what, world);
-  // From here on the options count shards.
   const auto ranks = setup.what.options.ranks;
-  setup.what.options.ranks = shards_of(setup.what, world);
+  settle_options(setup.what, world);
   setup.resumed = loop_resumed_at(setup.what, world);
   if (setup.what.options.placement == placement_kind::processes) {
     identify(setup.what);

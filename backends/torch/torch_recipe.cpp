@@ -54,12 +54,18 @@ public:
       options.devices.indices.push_back(std::max<std::int32_t>(device.index(), 0));
   }
 
+  // Callbacks are asked again: they may refuse the accelerator that `auto` has chosen. They change
+  // nothing any more.
+  void check_options(const trainer_options& options) const override {
+    refuse_unrecoverable(options);
+    check_strategy(plugins_.strategies, options.strategy.name, options.ranks);
+    auto settled = options;
+    configure(settled);
+  }
+
   // Creates and drops the same objects as a rank, with a random generator of its own.
   void check_fit(const trainer_options& options, const snapshot* from,
                  const std::string& path) const override {
-    refuse_unrecoverable(options);
-    check_strategy(plugins_.strategies, options.strategy.name, options.ranks);
-    check_callbacks(options);
     if (data_) data_->prepare_data();
     check_numbers(options);
     if (!from) return check_interval(options);
@@ -69,14 +75,11 @@ public:
     fit_record record{.seed = options.seed, .data = data_ ? data_->name() : std::string{}};
     // Cheapest checks first.
     check_record(*from, record, path);
-    const auto made = model_ ? model_() : nullptr;
+    const auto made = made_module();
     if (!made) return;
-    made->setup(stage::train);
-    made->configure_model();
     load_state(*made, from->model);
     check_optimizers(*made, *from, path);
     if (!data_) return;
-    data_->setup(stage::train);
     const auto train = data_->train();
     if (!train) return;
     record.samples = train->size();
@@ -105,8 +108,16 @@ public:
   }
 
 private:
-  // Callbacks may refuse the accelerator that `auto` has chosen. They change nothing any more.
-  void check_callbacks(trainer_options settled) const { configure(settled); }
+  // A module, in the order of a rank: the data are prepared and set up before.
+  std::shared_ptr<module> made_module() const {
+    const auto made = model_ ? model_() : nullptr;
+    if (!made) return nullptr;
+    made->prepare_data();
+    if (data_) data_->setup(stage::train);
+    made->setup(stage::train);
+    made->configure_model();
+    return made;
+  }
 
   // Of a fit that is not resumed: the epoch in which another one goes on may have more batches.
   // Reads the data only for a count of batches: other intervals fit every epoch. A strategy of the
@@ -138,10 +149,8 @@ private:
     const lane_thread as_in_a_lane;
     rank_random draws{options.seed};
     const random_scope scope{draws};
-    const auto made = model_ ? model_() : nullptr;
+    const auto made = made_module();
     if (!made) return;
-    made->setup(stage::train);
-    made->configure_model();
     check_precision(*numbers, made->configure_optimizers());
   }
 

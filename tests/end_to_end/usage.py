@@ -84,6 +84,17 @@ def story_a_folder_given_as_configuration_file_is_refused(folder):
     check(not os.path.exists(run), "a refused call leaves no folder")
 
 
+def story_config_validate_names_options_that_the_strategy_refuses(folder):
+    file = os.path.join(folder, "job.toml")
+    restarts = "[elastic]\nmax_restarts = 1\n[strategy]\n"
+    for text, part in ((restarts + "fused_step = true\n", "strategy.fused_step"),
+                       (restarts + "comm_hook = 'powersgd'\n", "powersgd"),
+                       ("ranks = 2\n[strategy]\nname = 'single_device'\n", "single_device has one rank, not 2")):
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(text)
+        refused(3, [part], "config", "validate", file)
+
+
 def story_help_lists_only_what_this_build_supports(folder):
     run = os.path.join(folder, "run")
     texts = check_code(troupe("fit", "--help"), 0).out + check_code(troupe("config", "schema"), 0).out

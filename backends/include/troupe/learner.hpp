@@ -107,6 +107,10 @@ public:
   /// start and before anything is written. Throws user_error (device) with the reason and the fix.
   /// The default is for learners that compute on the host's processors.
   virtual void settle_devices(trainer_options& options, std::int32_t ranks) const;
+  /// Checks the options of a fit, which are configured. Reads no device, no data and no checkpoint.
+  /// Called before ranks start. Throws the user_error that a rank would throw. The default accepts
+  /// everything.
+  virtual void check_options(const trainer_options& options) const { (void)options; }
   /// Checks that a fit with `options` can start, and that it can resume `from`, which was read from
   /// `path`. Throws the user_error that a rank would throw, with what differs and the value to
   /// give. `troupe fit` calls it before ranks start and before anything is written; a session does

@@ -315,7 +315,7 @@ TEST_CASE("a fused step and unequal starts are refused in jobs that can restart"
   options.elastic.max_restarts = 1;
   const auto* text = fused ? "set it to false, or set elastic.max_restarts to 0"
                            : "set it to true, or set elastic.max_restarts to 0";
-  CHECK_THROWS_WITH(recipe->check_fit(options, nullptr, ""), Catch::Contains(text));
+  CHECK_THROWS_WITH(recipe->check_options(options), Catch::Contains(text));
   const auto ends = run_job({.recipe = recipe, .options = options});
   for (const auto& end : ends) CHECK_THAT(text_of(end.error), Catch::Contains(text));
 }

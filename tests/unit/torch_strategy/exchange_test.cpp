@@ -558,7 +558,7 @@ TEST_CASE("a hook with a state is refused in jobs that can restart") {
   run_good_job({.recipe = recipe_for<registers>(data, false), .options = options});
   options.gradients.comm_hook = comm_hook_kind::powersgd;
   const auto recipe = recipe_for<regression>(data);
-  CHECK_THROWS_WITH(recipe->check_fit(options, nullptr, ""),
+  CHECK_THROWS_WITH(recipe->check_options(options),
                     Catch::Contains("strategy.comm_hook = \"powersgd\"") &&
                         Catch::Contains("elastic.max_restarts to 0"));
   CHECK(run_job({.recipe = recipe, .options = options})[0].error);
