@@ -143,7 +143,8 @@ struct http_server::server::visit_over : visit, std::enable_shared_from_this<vis
     }
   }
 
-  // All of a request. A client that waits with the body is asked for it.
+  // All of a request. A client that waits with the body is asked for it (RFC 9110, 10.1.1: not over
+  // HTTP/1.0).
   asio::awaitable<error_code> read(http::request_parser<http::string_body>& parser) {
     parser.eager(true);
     for (bool asked = false; !parser.is_done();) {
@@ -152,7 +153,9 @@ struct http_server::server::visit_over : visit, std::enable_shared_from_this<vis
       if (error) co_return error;
       if (asked || !parser.is_header_done() || parser.is_done()) continue;
       asked = true;
-      if (!beast::iequals(parser.get()[http::field::expect], "100-continue")) continue;
+      const auto& head = parser.get();
+      if (head.version() < 11 || !beast::iequals(head[http::field::expect], "100-continue"))
+        continue;
       std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
       const auto [lost, sent] =
           co_await asio::async_write(stream, asio::buffer(go_on), as_awaitable);
