@@ -82,7 +82,12 @@ std::vector<moved_group> new_homes(const membership& members, placements& places
   for (const auto& [from, together] : lost) {
     auto& group = groups.emplace_back();
     std::vector<std::int32_t> chosen(together.size(), from.first);
-    if (places.any()) chosen = places.homes_for(together.size(), homes, none_starts, group.started);
+    const auto* home = places.find(from.first);
+    using starting = placements::starting;
+    const auto how = none_starts              ? starting::last_resort
+                     : home && !home->leaving ? starting::to_target  // the job grows
+                                              : starting::by_loss;
+    if (places.any()) chosen = places.homes_for(together.size(), homes, how, group.started);
     for (std::size_t i = 0; i < together.size(); ++i)
       group.homes.emplace_back(together[i], chosen[i]);
     homes.insert(homes.end(), chosen.begin(), chosen.end());

@@ -53,8 +53,9 @@ std::int32_t placements::working() const {
       std::ranges::count_if(all_, [](const place& p) { return !p.spare && !p.leaving; }));
 }
 
-std::int32_t placements::wanted(bool none_starts) const {
-  const bool fewer = none_starts || rules_.on_loss == elastic_options::loss::shrink;
+std::int32_t placements::wanted(starting how) const {
+  const bool fewer = how == starting::last_resort ||
+                     (how == starting::by_loss && rules_.on_loss == elastic_options::loss::shrink);
   return fewer ? std::min(rules_.least, target_) : target_;
 }
 
@@ -77,15 +78,15 @@ std::optional<std::int32_t> placements::take_spare(bool ready) {
 }
 
 std::vector<std::int32_t> placements::homes_for(std::size_t ranks, std::vector<std::int32_t> homes,
-                                                bool none_starts,
-                                                std::vector<std::int32_t>& started) {
+                                                starting how, std::vector<std::int32_t>& started) {
   give_up_spares();
-  const bool starts = working() == 0 || working() < wanted(none_starts);
+  const bool starts = working() == 0 || working() < wanted(how);
   std::optional<std::int32_t> home = working() < target_ ? take_spare(!starts) : std::nullopt;
   if (rules_.fixed && !home && working() == 0)
     throw internal_error("no process is left for the ranks of a lost one");
   if (!rules_.fixed && !home && starts) {
-    sometimes(working() > 0 && rules_.on_loss == elastic_options::loss::shrink,
+    sometimes(working() > 0 && how == starting::by_loss &&
+                  rules_.on_loss == elastic_options::loss::shrink,
               coverage_point::least_processes);
     home = add(false);
     started.push_back(*home);

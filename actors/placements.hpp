@@ -52,12 +52,15 @@ public:
   /// How many processes the job wants from now on.
   void scale(std::int32_t processes) { target_ = processes; }
 
+  /// When ranks get a new process: as on_loss says, only if no process is left, or while the job
+  /// has fewer than its target.
+  enum class starting { by_loss, last_resort, to_target };
   /// The processes for the ranks of a lost process: one for all of them, or several that are there.
   /// `homes` holds the process of each rank that stays. A new process is appended to `started`.
-  /// With `none_starts` a new one is only the last resort. A spare that is not ready is taken in
-  /// place of a new process only. One that is not ready in time leaves.
+  /// A spare that is not ready is taken in place of a new process only. One that is not ready in
+  /// time leaves.
   std::vector<std::int32_t> homes_for(std::size_t ranks, std::vector<std::int32_t> homes,
-                                      bool none_starts, std::vector<std::int32_t>& started);
+                                      starting how, std::vector<std::int32_t>& started);
   /// Restores the job's number of spares. Returns the spares that are to be started now.
   std::vector<std::int32_t> refill();
   /// Fewer than `least` are left, and none can be started.
@@ -73,7 +76,7 @@ public:
 
 private:
   std::int32_t add(bool spare);
-  std::int32_t wanted(bool none_starts) const;
+  std::int32_t wanted(starting how) const;
   void give_up_spares();
   std::optional<std::int32_t> take_spare(bool ready);
 

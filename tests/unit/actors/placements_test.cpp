@@ -337,7 +337,8 @@ TEST_CASE("the shards of a process that leaves go where those of a lost one woul
 
 TEST_CASE("a job that is scaled has the same number of shards in each process, or one more",
           "[placements]") {
-  placed_job s{8, {.max_restarts = 1}, 1};
+  const auto how = GENERATE(loss::replace, loss::shrink);
+  placed_job s{8, {.max_restarts = 1, .on_loss = how}, 1};
   std::int64_t step = 0;
   for (const std::int32_t processes : {3, 8, 2, 5, 1, 4}) {
     CAPTURE(processes);
@@ -448,6 +449,6 @@ TEST_CASE("of two spares the one that is ready takes the ranks", "[placements]")
   two.ready(3);
   two.lost(1);
   numbers started;
-  CHECK(two.homes_for(1, {0}, false, started) == numbers{3});
+  CHECK(two.homes_for(1, {0}, placements::starting::by_loss, started) == numbers{3});
   CHECK(started.empty());
 }
