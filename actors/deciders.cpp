@@ -44,6 +44,24 @@ std::size_t first_of(std::size_t size, std::int32_t limit) {
 
 }  // namespace
 
+std::vector<early_stopping_state> stop_early_states(std::span<const early_stopping_options> options,
+                                                    std::vector<early_stopping_state> saved) {
+  std::vector<early_stopping_state> all(options.size());
+  for (std::size_t i = 0; i < options.size(); ++i) {
+    const auto& of = options[i];
+    const auto known = std::ranges::find_if(saved, [&](const auto& one) {
+      return one.monitor == of.monitor && one.maximize == of.maximize;
+    });
+    if (known != saved.end())
+      all[i] = *known;
+    else if (i < saved.size() && saved[i].monitor.empty())
+      all[i] = saved[i];
+    all[i].monitor = of.monitor;
+    all[i].maximize = of.maximize;
+  }
+  return all;
+}
+
 bool check_early_stopping(const early_stopping_options& options, early_stopping_state& state,
                           const metrics& logged) {
   const auto found = logged.find(options.monitor);

@@ -12,6 +12,11 @@
 
 namespace troupe {
 
+/// A state for each of `options`, in their order: the one in `saved` with the same monitor and
+/// direction, or one of an earlier version in the same place; a new one if there is none.
+std::vector<early_stopping_state> stop_early_states(std::span<const early_stopping_options> options,
+                                                    std::vector<early_stopping_state> saved);
+
 /// One check of an early-stopping decider, made when a validation has ended. Changes `state`; true
 /// when the run is to end. Improved: better than the best so far by more than `min_delta`; the
 /// first number always is. NaN never is. Throws user_error (bad_configuration) that lists what was

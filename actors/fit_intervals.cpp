@@ -45,6 +45,15 @@ void hook_requests::take(const hook_outcome& outcome) {
   validate |= outcome.validation_due;
 }
 
+void hook_requests::stop_early(const fit_plan& plan, bool validated, loop_state& loop) {
+  for (std::size_t i = 0; i < plan.stop_early.size(); ++i) {
+    const auto& entry = plan.stop_early[i];
+    if (!validated && !loop.last.contains(entry.monitor)) continue;
+    if (check_early_stopping(entry, loop.early_stopping[i], loop.last) && stop == stop_reason::none)
+      stop = stop_reason::early_stopping;
+  }
+}
+
 // The number of batches of the epoch in progress, those before a resume included.
 std::int64_t fit_intervals::epoch_batches(const loader_length& loader) const {
   if (loop_.epoch != loaders_.resumed_epoch || loader.batch_samples < 1 ||

@@ -33,6 +33,9 @@ struct hook_requests {
   bool save = false;                     ///< by the clock
   bool validate = false;                 ///< by the clock
   void take(const hook_outcome& outcome);
+  // After a validation; in a fit without validations (`validated` false) after an epoch, for the
+  // values that there are.
+  void stop_early(const fit_plan& plan, bool validated, loop_state& loop);
   friend bool operator==(const hook_requests&, const hook_requests&) = default;
 };
 

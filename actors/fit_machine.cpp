@@ -55,7 +55,7 @@ void check_lengths(const fit_plan& plan, const optimizer_facts& optimizers,
 }  // namespace
 
 fit_machine::fit_machine(shared_value<fit_plan> plan) : plan_(std::move(plan)) {
-  loop_.early_stopping.resize(plan_->stop_early.size());
+  loop_.early_stopping = stop_early_states(plan_->stop_early, {});
 }
 
 std::vector<fit_action> fit_machine::on(const fit_event& event) {
@@ -213,7 +213,7 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
       phase_ == (fit ? phase::launch : phase::prepare)) {
     loop_ = *outcome.restored;
     requests_.stop = static_cast<stop_reason>(std::exchange(loop_.pending_stop, std::uint8_t{0}));
-    loop_.early_stopping.resize(plan_->stop_early.size());
+    loop_.early_stopping = stop_early_states(plan_->stop_early, std::move(loop_.early_stopping));
     loaders_.resume(loop_);
     last_saved_ = loop_.steps;
   }
@@ -323,6 +323,7 @@ void fit_machine::boundary() {
 }
 
 void fit_machine::epoch_ended() {
+  if (intervals().validation_interval() == 0) requests_.stop_early(*plan_, false, loop_);
   if (intervals().validation_was_due()) check_monitor(plan_->checkpoint, loop_.last);
   ++loop_.epoch;
   loop_.earlier_batches += loop_.batch;
@@ -410,10 +411,7 @@ void fit_machine::evaluation_span_done() {
   if (phase_ == phase::evaluation) return end(why_);
   evaluated_ = 0;
   if (phase_ == phase::sanity) return enter(phase::train_start);
-  for (std::size_t i = 0; i < plan_->stop_early.size(); ++i)
-    if (check_early_stopping(plan_->stop_early[i], loop_.early_stopping[i], loop_.last) &&
-        requests_.stop == stop_reason::none)
-      requests_.stop = stop_reason::early_stopping;
+  requests_.stop_early(*plan_, true, loop_);
   if (batch_ != loop_.batch) return enter_span();
   loop_.validated = true;
   pass_point(resume_point::next::boundary);

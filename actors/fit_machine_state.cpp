@@ -97,7 +97,7 @@ void fit_machine::wait_at(const resume_point& where) {
   enter(phase::at_point);
   segment_.in_flight = 0;
   loop_ = where.loop;
-  loop_.early_stopping.resize(plan_->stop_early.size());
+  loop_.early_stopping = stop_early_states(plan_->stop_early, std::move(loop_.early_stopping));
   batch_ = loop_.batch;
   evaluated_ = until_ = 0;
   closing_ = false;
@@ -180,6 +180,15 @@ std::optional<loop_state> fit_machine::unsaved() const {
 
 // --- the hooks of the segment in progress --------------------------------------------------------
 
+namespace {
+
+void add_plateau_step(const optimizer_facts& facts, const position& at, std::vector<hook>& out) {
+  if (facts.plateau_schedulers)
+    out.emplace_back(hooks::lr_scheduler_step{at, hooks::lr_scheduler_step::interval::plateau});
+}
+
+}  // namespace
+
 // A pure function of what does not change while the segment is handled: with one_hook_per_run, or
 // when the lane came back early, the rest is cut from it again.
 std::vector<hook> fit_machine::segment() const {
@@ -202,16 +211,18 @@ std::vector<hook> fit_machine::segment() const {
     case phase::validation:
     case phase::evaluation:
       if (evaluated_ == 0)
-        hook_sequences::open_evaluation(where, validates && batch_ == loop_.batch, out);
+        hook_sequences::open_evaluation(
+            where, validates && batch_ == loop_.batch && !optimizers_.manual, out);
       add_evaluated(loaders_, intervals(), evaluated_, until_, where, out);
       if (!closing_) break;
       hook_sequences::close_evaluation(where, out);
-      if (!validates || !optimizers_.plateau_schedulers) break;
       where.stage = stage::train;
-      out.emplace_back(
-          hooks::lr_scheduler_step{where, hooks::lr_scheduler_step::interval::plateau});
+      if (validates) add_plateau_step(optimizers_, where, out);
       break;
-    case phase::epoch_end: hook_sequences::epoch_end(optimizers_, where, out); break;
+    case phase::epoch_end:
+      hook_sequences::epoch_end(optimizers_, where, out);
+      if (intervals().validation_interval() == 0) add_plateau_step(optimizers_, where, out);
+      break;
     case phase::checkpoint:
     case phase::last_checkpoint:
       hook_sequences::checkpoint(optimizers_, where, intervals().saved_loop(requests_), out);

@@ -45,8 +45,11 @@ ordered_json render(const loop_state& loop) {
   for (const auto& [name, number] : loop.last) last[name] = exact(number);
   ordered_json stopping = ordered_json::array();
   for (const auto& one : loop.early_stopping)
-    stopping.push_back(
-        {{"best", exact(one.best)}, {"has_best", one.has_best}, {"waited", one.waited}});
+    stopping.push_back({{"monitor", one.monitor},
+                        {"maximize", one.maximize},
+                        {"best", exact(one.best)},
+                        {"has_best", one.has_best},
+                        {"waited", one.waited}});
   return {{"epoch", loop.epoch},         {"batch", loop.batch},
           {"cursor", loop.cursor},       {"steps", loop.steps},
           {"samples", loop.samples},     {"earlier_batches", loop.earlier_batches},
@@ -149,9 +152,15 @@ loop_state read_loop(const json& held) {
   read_later_members(held, loop);
   for (const auto& [name, value] : items(held, "last", json::value_t::object).items())
     loop.last[name] = real(value, "last");
-  for (const auto& one : items(held, "early_stopping", json::value_t::array))
-    loop.early_stopping.push_back({real(member(one, "best"), "best"), truth(one, "has_best"),
-                                   number<std::int32_t>(one, "waited")});
+  for (const auto& one : items(held, "early_stopping", json::value_t::array)) {
+    auto& state = loop.early_stopping.emplace_back();
+    state.best = real(member(one, "best"), "best");
+    state.has_best = truth(one, "has_best");
+    state.waited = number<std::int32_t>(one, "waited");
+    if (!one.contains("monitor")) continue;  // of an earlier version
+    state.monitor = text(one, "monitor");
+    state.maximize = truth(one, "maximize");
+  }
   return loop;
 }
 

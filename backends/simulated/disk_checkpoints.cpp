@@ -89,7 +89,11 @@ void write_facts(writer& out, const snapshot& s) {
     out.add(name).add(std::bit_cast<std::int64_t>(number));
   out.add(static_cast<std::int64_t>(s.loop.early_stopping.size()));
   for (const auto& e : s.loop.early_stopping)
-    out.add(std::bit_cast<std::int64_t>(e.best)).add(e.has_best ? 1 : 0).add(e.waited);
+    out.add(std::bit_cast<std::int64_t>(e.best))
+        .add(e.has_best ? 1 : 0)
+        .add(e.waited)
+        .add(e.monitor)
+        .add(e.maximize ? 1 : 0);
   out.add(s.ranks).add(static_cast<std::int64_t>(s.generation)).add(s.weights_digest);
 }
 
@@ -112,6 +116,8 @@ checkpoint_facts read_facts(reader& in) {
     e.best = std::bit_cast<double>(in.number());
     e.has_best = in.number() != 0;
     e.waited = static_cast<std::int32_t>(in.number());
+    e.monitor = in.text();
+    e.maximize = in.number() != 0;
     f.loop.early_stopping.push_back(e);
   }
   f.ranks = static_cast<std::int32_t>(in.number());

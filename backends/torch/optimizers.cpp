@@ -19,6 +19,10 @@ namespace troupe {
 scheduler::scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule when)
     : plain_(std::move(plain)), when_(std::move(when)) {
   if (!plain_) throw user_error(errc::job_failed, "configure_optimizers: a scheduler is null");
+  if (when_.every == schedule::interval::plateau)
+    throw user_error(errc::job_failed,
+                     "configure_optimizers: a scheduler that reads no metric steps with every step "
+                     "or epoch: set schedule::every to one of them");
   plain_->step();
 }
 

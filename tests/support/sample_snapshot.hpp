@@ -28,7 +28,7 @@ tensor_blob blob(std::string name, std::string dtype, std::vector<std::int64_t> 
 inline snapshot sample_snapshot(std::int64_t steps = 10, double loss = 0.25) {
   snapshot s;
   s.loop = {1, 2, steps, steps * 64, true, {{"val/loss", loss}, {"train/löss", 0.1}}, {}};
-  s.loop.early_stopping = {{loss, true, 2}};
+  s.loop.early_stopping = {{loss, true, 2, "val/loss", true}};
   s.ranks = 2;
   s.generation = 3;
   s.model = {

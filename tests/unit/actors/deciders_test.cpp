@@ -177,3 +177,21 @@ TEST_CASE("a keep_best monitor that the first epoch did not log is an error list
   policy.keep_best = 0;
   CHECK_NOTHROW(check_monitor(policy, {}));
 }
+
+TEST_CASE("the state of early stopping is found by its monitor and direction", "[deciders]") {
+  const std::vector<early_stopping_options> options{{.monitor = "a"},
+                                                    {.monitor = "b", .maximize = true}};
+  auto begun = stop_early_states(options, {});
+  REQUIRE(begun.size() == 2);
+  check_early_stopping(options[0], begun[0], {{"a", 1}});
+  check_early_stopping(options[1], begun[1], {{"b", 2}});
+  const std::vector<early_stopping_options> turned{options[1], options[0]};
+  const auto found = stop_early_states(turned, begun);
+  CHECK(found == std::vector{begun[1], begun[0]});
+  CHECK_FALSE(stop_early_states({{{.monitor = "a", .maximize = true}}}, begun)[0].has_best);
+  CHECK_FALSE(stop_early_states({{{.monitor = "c"}}}, begun)[0].has_best);
+  // Checkpoints of earlier versions have no monitor: there the place counts.
+  const auto old = stop_early_states(options, {{.best = 3, .has_best = true, .waited = 1}});
+  CHECK(old[0] == early_stopping_state{3, true, 1, "a", false});
+  CHECK_FALSE(old[1].has_best);
+}

@@ -258,8 +258,8 @@ TEST_CASE("early stopping ends the run after the step of its check", "[fit]") {
   CHECK(d.end->why == stop_reason::early_stopping);
   // best in the first epoch, one check without improvement in the second
   CHECK(d.end->loop.epoch == 2);
-  CHECK(d.end->loop.early_stopping[0] == early_stopping_state{0.5, true, 1});
-  CHECK(d.end->loop.early_stopping[1] == early_stopping_state{1.0, true, 1});
+  CHECK(d.end->loop.early_stopping[0] == early_stopping_state{0.5, true, 1, "val/accuracy", true});
+  CHECK(d.end->loop.early_stopping[1] == early_stopping_state{1.0, true, 1, "val/loss"});
   CHECK(count(d, "on_train_end") == 1);
   CHECK(d.hooks.back().get_if<hooks::on_fit_end>()->why == stop_reason::early_stopping);
   CHECK(d.snapshots.size() == 2);

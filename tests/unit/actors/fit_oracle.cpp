@@ -149,7 +149,7 @@ struct fit_oracle {
     const auto counted = (nth == 0 ? loop.earlier_batches : 0) + b + 1;
     if (!has_validation() || counted % interval() != 0) return;
     const bool boundary = loop.batch == b + 1;
-    evaluate(stage::validate, -1, boundary);
+    evaluate(stage::validate, -1, boundary && !known.optimizers.manual);
     if (known.optimizers.plateau_schedulers)
       out.push_back(
           h::lr_scheduler_step{at(stage::train), h::lr_scheduler_step::interval::plateau});
@@ -171,6 +171,9 @@ struct fit_oracle {
     plain<h::on_train_epoch_end>(at(stage::train));
     if (known.optimizers.epoch_schedulers)
       out.push_back(h::lr_scheduler_step{at(stage::train), h::lr_scheduler_step::interval::epoch});
+    if (known.optimizers.plateau_schedulers && !has_validation())
+      out.push_back(
+          h::lr_scheduler_step{at(stage::train), h::lr_scheduler_step::interval::plateau});
     ++loop.epoch;
     loop.earlier_batches += loop.batch;
     loop.batch = loop.cursor = 0;

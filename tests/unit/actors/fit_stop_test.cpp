@@ -322,3 +322,43 @@ TEST_CASE("a stop survives when a later hook of the same run skips the epoch", "
     CHECK(d.end->loop.steps == 0);
   }
 }
+
+TEST_CASE("in a fit without validations early stopping looks at the end of each epoch", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 9;
+  plan.sanity_batches = 0;
+  plan.stop_early = {{.monitor = "train/loss", .patience = 2}, {.monitor = "val/loss"}};
+  const auto d = run_through(plan, {.train = 2, .val = {}}, [](const hook& h, hook_outcome& out) {
+    if (name(h) == "on_train_epoch_end") out.logged["train/loss"] = 1;
+  });
+  CHECK(d.end->why == stop_reason::early_stopping);
+  CHECK(d.end->loop.epoch == 3);  // the first value is the best one, and two more are no better
+  // With validations the end of an epoch is no check of its own.
+  plan.stop_early = {{.monitor = "val/loss", .patience = 2}};
+  CHECK(run_through(plan, {.train = 2}).end->loop.epoch == 3);
+}
+
+TEST_CASE("in a fit without validations plateau schedulers step at the end of each epoch",
+          "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 2;
+  plan.sanity_batches = 0;
+  facts known{.train = 2, .val = {}};
+  known.optimizers.plateau_schedulers = true;
+  const auto d = run_through(plan, known);
+  CHECK(count(d, "lr_scheduler_step") == 2);
+  CHECK(position_of("lr_scheduler_step", d.hooks) ==
+        position_of("on_train_epoch_end", d.hooks) + 1);
+}
+
+TEST_CASE("manual optimization: a validation leaves gradients alone", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 1;
+  plan.sanity_batches = 0;
+  facts known;
+  CHECK(count(run_through(plan, known), "on_validation_model_zero_grad") == 1);
+  known.optimizers.manual = true;
+  const auto d = run_through(plan, known);
+  CHECK(count(d, "on_validation_start") == 1);
+  CHECK(count(d, "on_validation_model_zero_grad") == 0);
+}

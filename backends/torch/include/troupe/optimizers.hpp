@@ -126,7 +126,7 @@ struct schedule {
   /// `plateau` is of plateau schedulers only.
   using interval = hooks::lr_scheduler_step::interval;
   /// Every optimizer step, or every epoch. A plateau scheduler steps when validation has produced
-  /// its metric.
+  /// its metric; in a fit without validations at the end of each epoch.
   interval every = interval::epoch;
   std::int64_t frequency = 1;        ///< only every n-th time
   std::string monitor = "val/loss";  ///< plateau schedulers
@@ -138,7 +138,8 @@ struct schedule {
 /// same state, a user's own scheduler included. Not thread-safe.
 class scheduler {
 public:
-  /// Throws user_error if null. One that is not a plateau's makes its first step here.
+  /// Throws user_error if null, and for `every` plateau of a scheduler that reads no metric. One
+  /// that is not a plateau's makes its first step here.
   /// @{
   scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule when);
   scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau, schedule when);

@@ -19,6 +19,9 @@ struct early_stopping_state {
   double best = 0;
   bool has_best = false;
   std::int32_t waited = 0;  ///< checks without improvement
+  /// What it is of: early_stopping_options. Empty in a checkpoint of an earlier version.
+  std::string monitor;
+  bool maximize = false;
   friend bool operator==(const early_stopping_state&, const early_stopping_state&) = default;
 };
 
@@ -64,7 +67,7 @@ struct resume_point {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, early_stopping_state& x) {
-  return f(x.best, x.has_best, x.waited);
+  return f(x.best, x.has_best, x.waited, x.monitor, x.maximize);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, loop_state& x) {
