@@ -78,6 +78,14 @@ torch_learner::loader_cursor& torch_learner::cursor_at(const position& at) {
 }
 
 // Only bounds prefetching; the fit machine decides the number of batches.
+// Whether a fit has any batch of validation.
+bool torch_learner::validates() const {
+  const auto found = cursors_.find(stage::validate);
+  return found != cursors_.end() && std::ranges::any_of(found->second, [&](const auto& one) {
+           return one.way && limit_of(stage::validate, one.way->batches(0)) > 0;
+         });
+}
+
 std::int64_t torch_learner::limit_of(stage s, std::int64_t batches) const {
   const auto limit = apply_limit(troupe::limit_of(about_.options, s), batches);
   const auto sanity = about_.options.num_sanity_val_steps;

@@ -9,12 +9,14 @@ namespace troupe {
 void torch_learner::begin_evaluation() {
   const auto loaders = cursors_[at_.stage == stage::sanity ? stage::validate : at_.stage].size();
   evaluation_books_.assign(loaders > 1 ? loaders + 1 : 1, {});
+  evaluation_open_ = true;
 }
 
 // A sanity check reduces too, so that errors show at once, but its metrics are not reported.
 void torch_learner::end_evaluation_epoch() {
   metrics reduced;
   for (auto& book : evaluation_books_) reduced.merge(book.reduce(exchange()));
+  evaluation_open_ = false;
   if (at_.stage == stage::sanity) return;
   for (const auto& [name, number] : reduced) {
     logged_[name] = number;
@@ -39,6 +41,7 @@ void torch_learner::handle(const hooks::on_validation_model_zero_grad&) {
   module_->on_validation_model_zero_grad();
 }
 void torch_learner::handle(const hooks::on_validation_model_eval&) {
+  module_->remember_modes();
   module_->on_validation_model_eval();
 }
 void torch_learner::handle(const hooks::on_validation_model_train&) {
@@ -88,7 +91,10 @@ void torch_learner::handle(const hooks::on_validation_end& h) {
 
 // --- test ----------------------------------------------------------------------------------------
 
-void torch_learner::handle(const hooks::on_test_model_eval&) { module_->on_test_model_eval(); }
+void torch_learner::handle(const hooks::on_test_model_eval&) {
+  module_->remember_modes();
+  module_->on_test_model_eval();
+}
 void torch_learner::handle(const hooks::on_test_model_train&) { module_->on_test_model_train(); }
 void torch_learner::handle(const hooks::on_test_start&) {
   begin_evaluation();
@@ -131,6 +137,7 @@ void torch_learner::handle(const hooks::on_test_end&) {
 // --- predict -------------------------------------------------------------------------------------
 
 void torch_learner::handle(const hooks::on_predict_model_eval&) {
+  module_->remember_modes();
   module_->on_predict_model_eval();
 }
 void torch_learner::handle(const hooks::on_predict_model_train&) {

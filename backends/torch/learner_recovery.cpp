@@ -193,7 +193,7 @@ void torch_learner::forget_step() {
   std::ranges::fill(window_losses_, 0);
   word_ = {};
   in_step_ = in_manual_ = false;
-  save_due_ = validation_due_ = false;
+  save_due_ = validation_due_ = end_reported_ = evaluation_open_ = false;
   finite_ = true;
   evaluation_books_.assign(1, {});
   predictions_.clear();

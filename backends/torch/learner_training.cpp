@@ -156,6 +156,7 @@ void torch_learner::handle(const hooks::training_step& h) {
     in_manual_ = true;
     output_ = step_of(*strategy_, batch_, h.at.batch);
     in_manual_ = false;
+    precision_->end_manual_step();
     return;
   }
   requires_grad_guard later;
@@ -314,6 +315,8 @@ void torch_learner::handle(const hooks::lr_scheduler_step& h) {
       if (const auto found = logged_.find(schedule.when().monitor);
           schedule.plateau() && found != logged_.end())
         metric = found->second;
+      // At the end of an epoch there is a plateau's step only in a fit without validations.
+      if (schedule.plateau() && !metric && h.at.batch == undefined && !validates()) continue;
       module_->lr_scheduler_step(schedule, metric);
     }
   if (h.every != schedule::interval::step) return;
@@ -394,7 +397,20 @@ void torch_learner::handle(const hooks::on_train_end& h) {
 
 // --- logging -------------------------------------------------------------------------------------
 
+void torch_learner::refuse_lost_value(std::string_view name) const {
+  const bool reported = at_.stage == stage::train ? !end_reported_ : evaluation_open_;
+  if (reported || at_.stage == stage::call) return;
+  throw user_error(
+      errc::job_failed,
+      fmt::format("log(\"{}\"): a value that this hook logs would not be reported; log "
+                  "it in a step, or in a hook from on_train_start to "
+                  "on_train_epoch_end, from on_validation_start to "
+                  "on_validation_epoch_end, or those of test and predict",
+                  name));
+}
+
 void torch_learner::log(std::string_view name, double sum, double count, const log_options& how) {
+  refuse_lost_value(name);
   if (how.prog_bar) {
     shown_.emplace(name);
     shown_.insert(fmt::format("{}_step", name));
@@ -412,7 +428,7 @@ void torch_learner::log(std::string_view name, double sum, double count, const l
     if (both) epoch_book_.add(fmt::format("{}_epoch", name), sum, count, how.reduce);
     return;
   }
-  if (at_.stage == stage::start || at_.stage == stage::call) return;
+  if (at_.stage == stage::call) return;
   auto& books = evaluation_books_;
   if (books.size() > 1 && at_.batch != undefined && how.add_dataloader_idx)
     books.at(at_.dataloader)

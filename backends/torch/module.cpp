@@ -100,16 +100,15 @@ std::vector<value> module::tbptt_split_batch(const value& whole, std::int64_t st
 
 // --- evaluation ----------------------------------------------------------------------------------
 
-// Remembers submodules that the user put into eval mode for the whole run, e.g. a batch norm.
-void module::enter_evaluation() {
+// The user may have put submodules into eval mode for the whole run, e.g. a batch norm.
+void module::remember_modes() {
   modes_.clear();
   for (const auto& one : modules(/*include_self=*/false))
     modes_.emplace_back(one, one->is_training());
   self_training_ = is_training();
-  eval();
 }
 
-void module::leave_evaluation() {
+void module::restore_modes() {
   train(self_training_);
   for (const auto& [one, training] : modes_) one->train(training);
   modes_.clear();
@@ -119,12 +118,12 @@ void module::on_validation_model_zero_grad() {
   for (const auto& parameter : parameters())
     if (parameter.defined()) parameter.mutable_grad() = at::Tensor{};
 }
-void module::on_validation_model_eval() { enter_evaluation(); }
-void module::on_validation_model_train() { leave_evaluation(); }
-void module::on_test_model_eval() { enter_evaluation(); }
-void module::on_test_model_train() { leave_evaluation(); }
-void module::on_predict_model_eval() { enter_evaluation(); }
-void module::on_predict_model_train() { leave_evaluation(); }
+void module::on_validation_model_eval() { eval(); }
+void module::on_validation_model_train() { restore_modes(); }
+void module::on_test_model_eval() { eval(); }
+void module::on_test_model_train() { restore_modes(); }
+void module::on_predict_model_eval() { eval(); }
+void module::on_predict_model_train() { restore_modes(); }
 
 void module::on_validation_batch_start(const batch&, std::int64_t, std::int32_t) {}
 void module::on_validation_batch_end(const step_output&, const batch&, std::int64_t, std::int32_t) {

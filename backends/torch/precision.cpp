@@ -20,6 +20,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -84,27 +85,32 @@ private:
   c10::ScalarType type_;
 };
 
-/// Autocast is a thread-local state: it does not affect other ranks or the rest of the program.
+/// Autocast is a thread-local state: it does not affect other ranks or the rest of the program. Its
+/// cache of weights is not: all threads share it, and one that leaves its step clears it. What it
+/// holds is outdated after an optimizer step. So no cast is cached.
 class autocast_context : public precision::context {
 public:
   autocast_context(c10::DeviceType device, c10::ScalarType type)
       : device_(device),
         was_on_(at::autocast::is_autocast_enabled(device)),
+        was_cached_(at::autocast::is_autocast_cache_enabled()),
         was_type_(at::autocast::get_autocast_dtype(device)) {
     at::autocast::set_autocast_enabled(device, true);
+    at::autocast::set_autocast_cache_enabled(false);
     at::autocast::set_autocast_dtype(device, type);
     at::autocast::increment_nesting();
   }
   ~autocast_context() override {
-    // Cached casts of weights are outdated after an optimizer step.
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
     at::autocast::set_autocast_enabled(device_, was_on_);
+    at::autocast::set_autocast_cache_enabled(was_cached_);
     at::autocast::set_autocast_dtype(device_, was_type_);
   }
 
 private:
   c10::DeviceType device_;
   bool was_on_;
+  bool was_cached_;
   c10::ScalarType was_type_;
 };
 
@@ -119,7 +125,8 @@ public:
 };
 
 /// The scale is updated after the step of the last optimizer, so that all micro-batches of a window
-/// are scaled alike, whichever optimizer they are for.
+/// are scaled alike, whichever optimizer they are for. In manual optimization any step may be
+/// the last one, so the scale waits for the end of training_step.
 class f16_mixed : public precision {
 public:
   explicit f16_mixed(scaler_options how) : scaler_(how) {}
@@ -129,17 +136,25 @@ public:
     return "LBFGS runs its closure several times in a step, and the loss scale is for one: use "
            "another optimizer, or precision bf16-mixed";
   }
-  void connect(troupe::module&, optimizers& all, strategy& how) override {
-    last_ = all.all().back().optimizer.get();
+  void connect(troupe::module& which, optimizers& all, strategy& how) override {
+    last_ = which.automatic_optimization() ? all.all().back().optimizer.get() : nullptr;
     how_ = &how;
   }
   std::unique_ptr<context> forward_context() override {
     return std::make_unique<autocast_context>(autocast_type(), at::kHalf);
   }
-  at::Tensor pre_backward(const at::Tensor& loss) override { return scaler_.scaled(loss); }
+  at::Tensor pre_backward(const at::Tensor& loss) override {
+    if (!unscaled_.empty())
+      throw user_error(errc::job_failed,
+                       "precision 16-mixed: clip_gradients has unscaled gradients, and this "
+                       "backward would add scaled ones: clip after the last manual_backward, right "
+                       "before the optimizer's step");
+    return scaler_.scaled(loss);
+  }
   at::Tensor post_backward(const at::Tensor& loss) override { return scaler_.unscaled(loss); }
   // Ranks agree, because a communication hook may have left them with different gradients.
   void pre_optimizer_step(torch::optim::Optimizer& optimizer) override {
+    if (!unscaled_.insert(&optimizer).second) return;
     const bool mine = scaler_.unscale(optimizer);
     if (how_ && how_->reduce_boolean_decision(mine, decision::any) && !mine)
       scaler_.spoil(optimizer);
@@ -147,13 +162,19 @@ public:
   void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure) override {
     closure();
     if (scaler_.usable(optimizer)) optimizer.step();
-    if (!last_ || last_ == &optimizer) scaler_.update();
+    unscaled_.erase(&optimizer);
+    if (last_ == &optimizer) scaler_.update();
   }
+  void end_manual_step() override { scaler_.update(); }
   std::string state() const override { return scaler_.state(); }
-  void load_state(const std::string& json) override { scaler_.load_state(json); }
+  void load_state(const std::string& json) override {
+    scaler_.load_state(json);
+    unscaled_.clear();
+  }
 
 private:
   gradient_scaler scaler_;
+  std::set<const torch::optim::Optimizer*> unscaled_;  // and not stepped yet
   const torch::optim::Optimizer* last_ = nullptr;
   strategy* how_ = nullptr;
 };

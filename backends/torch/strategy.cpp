@@ -235,6 +235,7 @@ at::Tensor strategy::post_backward(const at::Tensor& loss) {
 void strategy::clip_gradients(torch::optim::Optimizer& optimizer, double limit,
                               hooks::clip_gradients::algorithm how) {
   if (limit <= 0) return;
+  if (!module_->automatic_optimization()) precision_in_use().pre_optimizer_step(optimizer);
   std::vector<at::Tensor> parameters;
   for (const auto& group : optimizer.param_groups())
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
@@ -297,7 +298,8 @@ namespace {
 
 // Writes under another name first, as the checkpointer does: a crash leaves no half checkpoint.
 void write_now(const checkpoint_io& format, const snapshot& what, const std::string& path) {
-  const auto folder = std::filesystem::absolute(path).lexically_normal();
+  auto folder = std::filesystem::absolute(path).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
   const auto above = folder.parent_path();
   const auto part = above / fmt::format(".{}.tmp", folder.filename().string());
   const auto run = [&](const storage_op& op) {

@@ -211,6 +211,7 @@ private:
   };
   loader_cursor& cursor_at(const position& at);
   std::int64_t limit_of(stage s, std::int64_t batches) const;
+  bool validates() const;
 
   bool splits_batches() const { return split_steps_ > 0; }
   std::int32_t agreed_splits();
@@ -225,6 +226,7 @@ private:
   bool goes_by_clock() const;
   void look_at_clock();
   void report_due();
+  void refuse_lost_value(std::string_view name) const;
   void show(const std::string& name);
   void report(metric_accumulator& book);
   void report_steps();
@@ -317,6 +319,7 @@ private:
   bool stepped_ = false;               // the batch in progress ended a step
   bool steps_reported_ = true;         // the last step's metrics were reported
   bool end_reported_ = false;          // report_end was called
+  bool evaluation_open_ = false;       // values of an evaluation are not reduced yet
   bool finite_ = true;                 // the losses of the step in progress, so far
   std::int64_t non_finite_steps_ = 0;  // with a loss that was infinite or no number
   bool wants_stop_ = false;

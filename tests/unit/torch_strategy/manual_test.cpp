@@ -1,5 +1,7 @@
 // Goal: a module that runs backward and its optimizers itself trains as a plain loop with the same
 // calls, whatever the ranks, and is refused where it cannot work.
+#include <nlohmann/json.hpp>
+
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 
@@ -200,6 +202,56 @@ TEST_CASE("manual optimization: 16-mixed scales losses and skips a step with inf
   options.precision = precision_kind::f16_mixed;
   run_good_job(
       {.recipe = recipe_for<exploding>(std::make_shared<table_data>(16)), .options = options});
+}
+
+TEST_CASE(
+    "manual optimization: 16-mixed clips true gradients, and scales by all steps of a batch") {
+  // Only the first of two optimizers steps.
+  struct clipping : players {
+    explicit clipping(double limit) : limit_(limit) {}
+    step_output training_step(const batch& b, std::int64_t index) override {
+      optimizer(0).zero_grad();
+      const auto loss = fn::mse_loss(first->forward(b[0]), b[1]);
+      manual_backward(index == 0 ? loss * INFINITY : loss);
+      if (limit_ > 0) {
+        auto& which = optimizer(0).raw();
+        strategy_in_use()->clip_gradients(which, limit_, hooks::clip_gradients::algorithm::norm);
+      }
+      const auto norm = first->weight.grad().norm().item<double>();
+      expect(index == 0 || limit_ == 0 || (norm > 0.1 * limit_ && norm <= 1.001 * limit_));
+      optimizer(0).step();
+      return {};
+    }
+    double limit_;
+  };
+  auto options = quick(2, 2, 4);
+  options.precision = precision_kind::f16_mixed;
+  const auto data = std::make_shared<table_data>(16);
+  const auto limit = GENERATE(0., 0.5);
+  torch_plugins with;
+  with.precisions["16-mixed"] = [] { return make_f16_mixed({.init_scale = 1024}); };
+  const auto ends =
+      run_good_job({.recipe = recipe_for<clipping>(with, data, limit), .options = options});
+  const auto state = nlohmann::json::parse(ends[0].snapshot->state).at("precision");
+  const auto scaler = nlohmann::json::parse(state.at("state").get<std::string>());
+  CHECK(scaler.at("scale") == 512);  // halved once, by the first batch
+  CHECK(scaler.at("_growth_tracker") == 3);
+}
+
+TEST_CASE("manual optimization: 16-mixed refuses a backward between clipping and the step") {
+  struct late : regression {
+    bool automatic_optimization() const override { return false; }
+    step_output training_step(const batch& b, std::int64_t) override {
+      manual_backward(fn::mse_loss(net->forward(b[0]), b[1]));
+      strategy_in_use()->clip_gradients(optimizer().raw(), 1,
+                                        hooks::clip_gradients::algorithm::norm);
+      manual_backward(fn::mse_loss(net->forward(b[0]), b[1]));
+      return {};
+    }
+  };
+  auto options = quick(1, 2, 1);
+  options.precision = precision_kind::f16_mixed;
+  CHECK_THAT(refusal_of<late>(options), Catch::Contains("right before the optimizer's step"));
 }
 
 TEST_CASE("manual optimization: LBFGS calls the closure that it is given") {

@@ -4,6 +4,7 @@
 #include <ATen/autocast_mode.h>
 
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tests/support/one_checkpoint.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
@@ -95,6 +96,30 @@ TEST_CASE("16-mixed computes in float16 and keeps float32 weights") {
   const auto apart = distance(mixed, trained<regression>(options, data));
   CHECK(apart > 1e-7);
   CHECK(apart < 1e-3);
+}
+
+TEST_CASE("mixed precision: another rank's end of a step and an update change no other result") {
+  const auto name = GENERATE("bf16-mixed", "16-mixed");
+  const auto numbers = make_precision(default_precisions(), name);
+  auto weights = torch::linspace(-1, 1, 256).view({16, 16}).clone().requires_grad_();
+  const auto inputs = torch::linspace(0, 1, 64).view({4, 16});
+  const auto gradient = [&](const std::function<void()>& meanwhile) {
+    weights.mutable_grad() = at::Tensor{};
+    const auto held = numbers->forward_context();
+    auto y = torch::linear(inputs, weights);
+    meanwhile();
+    y = torch::linear(y.tanh(), weights);  // the second use of the weights in a step
+    y.to(at::kFloat).square().sum().backward();
+    return weights.grad().clone();
+  };
+  const auto alone = gradient([] {});
+  const auto beside = gradient([&] { std::thread{[&] { numbers->forward_context(); }}.join(); });
+  CHECK(alone.equal(beside));
+  const auto held = numbers->forward_context();
+  const auto before = torch::linear(inputs, weights);
+  const torch::NoGradGuard no_grad;
+  weights.mul_(2);
+  CHECK(torch::linear(inputs, weights).equal(before * 2));
 }
 
 TEST_CASE("a true precision converts weights and buffers but not the counters of batch norm") {

@@ -1,10 +1,12 @@
 // Goal: learners can resume in the middle of an epoch with other ranks or another batch size. A
-// checkpoint of another job is refused.
+// checkpoint of another job is refused. Checks before the start call hooks in the order of a rank.
 #include <algorithm>
+#include <filesystem>
 #include <mutex>
 
 #include "backends/torch/resume_check.hpp"
 #include "tests/support/one_checkpoint.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/strategy.hpp"
 
@@ -274,4 +276,38 @@ TEST_CASE("rank 0 removes a checkpoint through the port that wrote it") {
                                       std::make_shared<table_data>(16), plugins),
                 .options = quick(2, 4, 1)});
   CHECK(files->removed == std::vector<std::string>{"run/step-00000001"});
+}
+
+TEST_CASE("save_checkpoint takes a path with a slash at its end") {
+  struct saving : regression {
+    explicit saving(std::string to) : to_(std::move(to)) {}
+    void on_train_end() override { save_checkpoint(to_); }
+    std::string to_;
+  };
+  const temporary_folder folder;
+  const auto path = folder.path() / "saved";
+  run_good_job({.recipe = recipe_for<saving>(std::make_shared<table_data>(8), path.string() + "/"),
+                .options = quick(2, 2, 2)});
+  CHECK(std::filesystem::exists(path / "model.safetensors"));
+  CHECK_FALSE(std::filesystem::exists(path / "..tmp"));
+}
+
+TEST_CASE("checks before the start prepare and set up the data before the module") {
+  struct ordered_data : table_data {
+    using table_data::table_data;
+    void prepare_data() override { calls += "p"; }
+    void setup(stage) override { calls += "s"; }
+    std::string calls;
+  };
+  const auto data = std::make_shared<ordered_data>(8);
+  struct needy : regression {
+    explicit needy(std::shared_ptr<ordered_data> of) : of_(std::move(of)) {}
+    void prepare_data() override { of_->calls += "P"; }
+    void setup(stage) override { of_->calls += "S"; }
+    std::shared_ptr<ordered_data> of_;
+  };
+  auto options = quick(1, 4, 2);
+  options.precision = precision_kind::bf16_mixed;
+  recipe_for<needy>(data, data)->check_fit(options, nullptr, "");
+  CHECK(data->calls == "pPsS");
 }

@@ -1,6 +1,7 @@
 // Goal: a step of several micro-batches exchanges gradients once, and an exception in the middle of
 // one ends all ranks. Modules with nothing to train and parameters with unusual layouts work. A
-// rank with one sample cannot train batch norm, and says so.
+// rank with one sample cannot train batch norm, and says so. What a module's hooks change or log is
+// not lost: the modes of sub-modules, and values.
 #include "backends/forwarding_communicator.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
@@ -278,4 +279,64 @@ TEST_CASE("a rank has one sample for batch norm: the error names drop_last, whic
   const auto even = fit_of(std::make_shared<table_data>(28));  // two samples each
   CHECK(text_of(even[0].error) == "nothing");
   CHECK(even[0].loop.samples == 2 * 28);
+}
+
+TEST_CASE("a frozen sub-module stays in evaluation mode, whatever on_validation_model_eval does") {
+  struct frozen : regression {
+    frozen() : regression({.batch_norm = true}) {}
+    torch::nn::Module& norm() { return *net->ptr(1); }
+    void on_fit_start() override { norm().eval(); }
+    void on_validation_model_eval() override { net->ptr(0)->eval(); }  // without the base's
+    batch_verdict on_train_batch_start(const batch&, std::int64_t) override {
+      expect(!norm().is_training() && net->ptr(0)->is_training());
+      return batch_verdict::undecided;
+    }
+  };
+  auto options = quick(1, 4, 6);
+  options.num_sanity_val_steps = 1;
+  run_good_job(
+      {.recipe = recipe_for<frozen>(std::make_shared<table_data>(8, 4, 8)), .options = options});
+}
+
+TEST_CASE("a value that no reduction would report is refused in the hook that logs it") {
+  enum class where { setup, fit_start, validation_end, train_end, fit_end };
+  struct logging : regression {
+    explicit logging(where at) : at_(at) {}
+    void log_in(where here) {
+      if (at_ == here) log("gap", 1);
+    }
+    void setup(stage) override { log_in(where::setup); }
+    void on_fit_start() override { log_in(where::fit_start); }
+    void on_validation_end() override { log_in(where::validation_end); }
+    void on_train_end() override { log_in(where::train_end); }
+    void on_fit_end() override { log_in(where::fit_end); }
+    where at_;
+  };
+  const auto at = GENERATE(where::setup, where::fit_start, where::validation_end, where::train_end,
+                           where::fit_end);
+  CAPTURE(static_cast<int>(at));
+  const auto recipe = recipe_for<logging>(std::make_shared<table_data>(8, 4, 8), at);
+  CHECK_THAT(text_of(run_job({.recipe = recipe, .options = quick(1, 4, 2)})[0].error),
+             Catch::Contains("log(\"gap\"): a value that this hook logs would not be reported"));
+}
+
+TEST_CASE("a plateau scheduler follows a value of training in a fit without validations") {
+  struct plateaued : regression {
+    void on_train_epoch_end(std::int64_t) override { log("train/score", 1); }
+    optimizers configure_optimizers() override {
+      auto sgd = std::make_shared<torch::optim::SGD>(parameters(), torch::optim::SGDOptions(0.5));
+      return optimizers{sgd}.attach(
+          std::make_shared<torch::optim::ReduceLROnPlateauScheduler>(
+              *sgd, torch::optim::ReduceLROnPlateauScheduler::min, 0.5F, 1),
+          {.monitor = "train/score"});
+    }
+    void on_fit_end() override {
+      const auto& one = *optimizers_in_use()->all()[0].optimizer;
+      expect(one.param_groups()[0].options().get_lr() < 0.5);
+    }
+  };
+  auto options = quick(1, 4, 40);
+  options.max_epochs = 10;
+  run_good_job(
+      {.recipe = recipe_for<plateaued>(std::make_shared<table_data>(16)), .options = options});
 }

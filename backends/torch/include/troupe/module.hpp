@@ -132,7 +132,8 @@ struct module : torch::nn::Module {
   virtual optimizers configure_optimizers();
   /// Registers layers that are built late, inside the strategy's model_sharded_context.
   virtual void configure_model() {}
-  /// On one rank of each host.
+  /// On one rank of each host. Checks before the ranks start may call this and the next on another
+  /// module, in the order of a rank, and prepare_data of the data as well.
   virtual void prepare_data() {}
   /// On every rank, after the data's and before configure_model.
   virtual void setup(stage purpose) { (void)purpose; }
@@ -242,11 +243,12 @@ struct module : torch::nn::Module {
   virtual void on_sanity_check_end() {}
   /// @}
   /// Before a validation within a fit, unless a window of accumulated gradients is open. By default
-  /// drops all gradients.
+  /// drops all gradients. Not called in manual optimization.
   virtual void on_validation_model_zero_grad();
-  /// By default eval(); after the evaluation each submodule's mode is restored.
+  /// By default eval().
   virtual void on_validation_model_eval();
-  /// After the evaluation. By default restores each submodule's mode.
+  /// After the evaluation. By default restores each submodule's mode of before
+  /// on_validation_model_eval.
   virtual void on_validation_model_train();
   /// Around all loaders of an evaluation, without gradients. In on_validation_epoch_end its values
   /// are not reduced yet, so it may log more of them; in on_validation_end logged() has them.
@@ -304,7 +306,8 @@ struct module : torch::nn::Module {
   /// Reduced over ranks by true counts, without a collective per call: per-step values every
   /// log_every_n_steps and at an epoch's end, per-epoch values at the epoch's end. With both, the
   /// step's value is called `name_step`, the epoch's `name` and `name_epoch`. Ranks that log at all
-  /// log the same names.
+  /// log the same names. Throws user_error (job_failed) in a hook that comes after the reduction,
+  /// such as on_validation_end or on_train_end, or before the first step, such as setup.
   void log(std::string_view name, double number, const log_options& how = {});
   /// `number` has one element, which is read at once: on a device this waits for it. Else a
   /// user_error.
@@ -372,10 +375,11 @@ struct module : torch::nn::Module {
 
   /// For the learner; null detaches it.
   void attach(module_services* services) { services_ = services; }
+  /// For the learner, before an evaluation: records each submodule's mode.
+  void remember_modes();
 
 private:
-  void enter_evaluation();
-  void leave_evaluation();
+  void restore_modes();
 
   module_services* services_ = nullptr;
   value_map hyper_parameters_;

@@ -75,11 +75,14 @@ public:
   /// Undoes the scale, for people.
   virtual at::Tensor post_backward(const at::Tensor& loss) { return loss; }
   /// Unscales the gradients, which are summed over ranks, before the module's
-  /// on_before_optimizer_step and clipping. May use collectives.
+  /// on_before_optimizer_step and clipping. May use collectives. In manual optimization
+  /// strategy::clip_gradients calls it, too, so it may be called twice for a step.
   virtual void pre_optimizer_step(torch::optim::Optimizer& optimizer) { (void)optimizer; }
   /// Runs the closure, and updates the weights or leaves them alone: on all ranks alike, and
   /// without a collective after the closure. The base lets the optimizer run the closure.
   virtual void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure);
+  /// After each training_step in manual optimization.
+  virtual void end_manual_step() {}
   /// JSON text for checkpoints, for ranks that join and for points to return to; empty: no state.
   /// The same on all ranks.
   virtual std::string state() const { return {}; }

@@ -261,7 +261,8 @@ public:
   virtual void manual_backward(const at::Tensor& loss, double weight);
   /// Returns the loss for people, without the precision's scale.
   virtual at::Tensor post_backward(const at::Tensor& loss);
-  /// Gradients are summed over ranks. `limit` 0 or less: nothing.
+  /// Gradients are summed over ranks. `limit` 0 or less: nothing. In manual optimization all ranks
+  /// call it, for gradients that are complete: right before the optimizer's step.
   virtual void clip_gradients(torch::optim::Optimizer& optimizer, double limit,
                               hooks::clip_gradients::algorithm how);
   /// Runs the closure (inside the optimizer's step) and updates the weights. `index` counts the
