@@ -72,6 +72,9 @@ struct learning {
   std::vector<std::string> callbacks;  ///< `NAME[,KEY=VALUE...]`, in their order
   own_values model_settings;
   own_values data_settings;
+  /// Sizes of a built-in model that was trained on files; 0: those of the data.
+  std::int64_t features = 0;
+  std::int64_t classes = 0;
 };
 
 /// What a trained model is to write.
@@ -123,6 +126,9 @@ public:
   virtual std::vector<data_facts> data_sets() const = 0;
   /// What each rank trains or evaluates. Reads no data: what is wrong with that fails the job.
   virtual recipe_ptr recipe(const learning& what) const = 0;
+  /// Gives `of` the sizes with which the model of a checkpoint was made, if it holds them. Throws
+  /// user_error (checkpoint).
+  virtual void take_sizes(const std::string& checkpoint, learning& of) const = 0;
   /// Whether a fit of it ends with a test.
   virtual bool has_test(const learning& what) const = 0;
 

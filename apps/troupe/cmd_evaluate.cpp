@@ -65,10 +65,15 @@ program_end evaluate(stage purpose, const schema& all, given what, const context
   take_place(plan.settings, around.place);
   if (around.place) around.screen.note(place_note(*around.place, plan.settings));
   for (const auto& note : plan.notes) around.screen.note(note);
-  auto work = shared_job(plan.settings, around);
+  auto work = shared_job(plan.settings, around, [&](learning& of, trainer_options&) {
+    if (!plan.checkpoint.empty()) around.learning.take_sizes(plan.checkpoint, of);
+  });
   take_place(work, around.place);
   work.purpose = purpose;
-  if (!plan.checkpoint.empty()) work.resume = plan.checkpoint;
+  if (plan.checkpoint.empty())
+    add_init_weights(plan.settings, work);
+  else
+    work.resume = plan.checkpoint;
   if (plan.settings.is_set("metrics_port"))
     around.screen.note("note: only fit serves metrics; --metrics-port has no effect here");
   const auto trace = add_trace(plan.settings, work);

@@ -44,8 +44,8 @@ public:
                         around_.screen.note(signal_note(signal, count));
                       }};
     serve_metrics(runner);
-    if (plan_.resumes) folder_.resume_at(plan_.step);
-    folder_.write(config_file, saved_configuration(plan_.settings));
+    if (plan_.resumes) folder_->resume_at(plan_.step);
+    folder_->write(config_file, saved_configuration(plan_.settings));
     const auto trace = add_trace(plan_.settings, shared_);
     serve(runner);
     const auto started = around_.age();
@@ -93,10 +93,11 @@ private:
   }
 
   // The folder of a job that would not be refused.
-  const std::string& accepted() {
+  std::shared_ptr<run_folder> accepted() {
+    if (plan_.checkpoint.empty()) add_init_weights(plan_.settings, shared_);
     take_place(shared_, around_.place);
     check_job(plain_job(), around_.world());
-    return plan_.folder;
+    return plan_.held ? plan_.held : std::make_shared<run_folder>(plan_.folder);
   }
 
   // A port that is not free ends the call, before it changes a file.
@@ -131,9 +132,19 @@ private:
     // Without a folder the job has no checkpointer, and returns the last weights all the same.
     if (plan_.settings.flag("enable_checkpointing"))
       fit.run_folder = std::filesystem::absolute(plan_.folder).lexically_normal().string();
-    if (!plan_.checkpoint.empty())
-      fit.resume = std::filesystem::absolute(plan_.checkpoint).lexically_normal().string();
+    if (!plan_.checkpoint.empty()) fit.resume = absolute_checkpoint().string();
     return fit;
+  }
+
+  // A link may lead to the folder: a checkpoint of the run itself is named as one.
+  std::filesystem::path absolute_checkpoint() const {
+    namespace fs = std::filesystem;
+    const auto folder = fs::absolute(plan_.folder).lexically_normal();
+    const auto one = folder / checkpoints_folder / fs::path{plan_.checkpoint}.filename();
+    std::error_code ignored;
+    return fs::equivalent(one, plan_.checkpoint, ignored)
+               ? one
+               : fs::absolute(plan_.checkpoint).lexically_normal();
   }
 
   job fit_job() {
@@ -170,7 +181,7 @@ private:
   }
 
   observer_factory events() const {
-    const auto path = folder_.file(events_file);
+    const auto path = folder_->file(events_file);
     return report_.around(
         [path, wall = around_.wall] { return std::make_unique<event_log>(path, wall); }, path);
   }
@@ -231,7 +242,7 @@ private:
     auto code = exit_status_of(last, runner.signal());
     const auto text = result_text(result);
     try {
-      folder_.write(result_file, text + "\n");
+      folder_->write(result_file, text + "\n");
     } catch (const user_error& error) {
       around_.screen.error(error.what());
       if (code == exits::done) code = static_cast<int>(error.code());
@@ -250,7 +261,7 @@ private:
   // The step of the newest good checkpoint in the folder, of this run or an earlier one.
   std::optional<std::int64_t> newest_checkpoint() const {
     std::optional<std::int64_t> step;
-    if (!std::filesystem::exists(folder_.file(checkpoints_folder))) return step;
+    if (!std::filesystem::exists(folder_->file(checkpoints_folder))) return step;
     for (const auto& one : list_checkpoints(plan_.folder)) {
       if (!one.damage.empty()) continue;
       step = one.step;
@@ -300,7 +311,7 @@ private:
   hidden_figures hidden_;
   bool untested_ = false;  // the fit has done its steps, and its test has not ended
   job shared_;
-  run_folder folder_;
+  std::shared_ptr<run_folder> folder_;
   trouble_report report_{around_.screen};
   live_status live_{shared_.options, plan_.step, {.of_run = hidden_.of_run}};
 };

@@ -46,6 +46,7 @@ public:
       std::erase_if(of.callbacks, is_model_checkpoint);
       change(of, options);
     });
+    add_init_weights(settings_, fit);
     take_place(fit, around_.place);
     fit.purpose = stage::train;
     for (auto& make : progress_of(settings_, around_)) fit.observers.push_back(std::move(make));
@@ -117,6 +118,7 @@ program_end tune_size(const schema& all, const given& what, const context& aroun
                       const size_search& how, std::int64_t steps) {
   tuning tune{all, what, around};
   job_outcome last;
+  std::int64_t fits = 0;
   const auto run = [&](std::int64_t size) {
     last = tune.run([&](learning&, trainer_options& options) {
       options.batch_size = size;
@@ -128,7 +130,14 @@ program_end tune_size(const schema& all, const given& what, const context& aroun
       options.elastic.max_restarts = 0;
     });
     if (tune.interrupted()) throw search_ended{};
+    if (last.ok() && last.loop.steps == 0 && fits > 0)
+      throw user_error(
+          errc::bad_configuration,
+          fmt::format("batch size {} leaves no training batch, and batch size {} fits: "
+                      "give --max-size {}",
+                      size, fits, fits));
     if (last.ok()) refuse_without_steps(last);
+    if (last.ok()) fits = size;
     tune.screen().note(fmt::format("batch size {}: {}", size, last.ok() ? "fits" : "failed"));
     return last;
   };

@@ -292,9 +292,11 @@ void check_settings(const settings& s, const context& around) {
 job shared_job(const settings& s, const context& around,
                const std::function<void(learning&, trainer_options&)>& change) {
   check_accelerator(s, around.learning);
-  auto shared = learning_job(s, around, change);
-  if (s.is_set("init_weights")) shared.initial = read_weights(s.text("init_weights"));
-  return shared;
+  return learning_job(s, around, change);
+}
+
+void add_init_weights(const settings& s, job& to) {
+  if (s.is_set("init_weights")) to.initial = read_weights(s.text("init_weights"));
 }
 
 std::shared_ptr<run_trace> add_trace(const settings& s, job& to) {

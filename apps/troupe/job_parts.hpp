@@ -27,11 +27,13 @@ void check_place(const settings& s);
 /// other files shows when a job starts.
 void check_settings(const settings& s, const context& around);
 
-/// The parts that all jobs of a call share: options, recipe, weights to start with. Writes nothing;
+/// The parts that all jobs of a call share: options and recipe. Writes nothing;
 /// trace, observers and folders are added by the command. `change` may change what the settings
 /// say.
 job shared_job(const settings& s, const context& around,
                const std::function<void(learning&, trainer_options&)>& change = {});
+/// Reads the weights that the setting init_weights names, for a job that has no checkpoint.
+void add_init_weights(const settings& s, job& to);
 /// Opens the files of the settings trace_hooks and trace, if they are set. Returns the latter.
 std::shared_ptr<run_trace> add_trace(const settings& s, job& to);
 /// Completes the file of a trace. An error of the disk that has ended it is shown on `screen`.

@@ -1,6 +1,5 @@
 #include "apps/troupe/run_plan.hpp"
 
-#include "apps/troupe/run_folder.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "troupe/failure.hpp"
 
@@ -84,15 +83,20 @@ void resume(run_plan& plan, const std::string& from) {
 // The optimizers take their options from the checkpoint, and their schedules go on. What the call
 // leaves out is as in the checkpoint's run: another configuration file need not repeat it. Refuses
 // another value that the call gives: of an option it would change nothing but config.toml, which
-// would then be wrong; of a schedule it would mix two curves.
+// would then be wrong; of a schedule it would mix two curves. The curves of the built-in schedules
+// end with max_epochs: the next rate of one that has ended is 0, whatever its new length.
 void keep_options(run_plan& plan, const schema& all) {
   const auto run = run_of_checkpoint(plan.checkpoint);
   if (!run || !fs::exists(fs::path{*run} / config_file)) return;
   given of_run;
   of_run.files = {(fs::path{*run} / config_file).string()};
   const auto before = join(all, of_run).settings;
-  for (const auto* key : {"optimizer.learning_rate", "optimizer.momentum", "optimizer.weight_decay",
-                          "optimizer.scheduler", "optimizer.warmup_epochs"}) {
+  std::vector<const char*> keys{"optimizer.learning_rate", "optimizer.momentum",
+                                "optimizer.weight_decay", "optimizer.scheduler",
+                                "optimizer.warmup_epochs"};
+  const auto* curve = find_setting(before.all(), "optimizer.scheduler");
+  if (curve && before.text("optimizer.scheduler") != "none") keys.push_back("max_epochs");
+  for (const auto* key : keys) {
     // A user's module has optimizers of its own.
     if (!find_setting(plan.settings.all(), key) || !find_setting(before.all(), key)) continue;
     const auto& now = plan.settings.at(key);
@@ -111,6 +115,19 @@ void keep_options(run_plan& plan, const schema& all) {
   }
 }
 
+// Of two that a call names one would have no effect. A run's own file may name the weights that the
+// run began with.
+void refuse_two_weights(const run_plan& plan) {
+  if (plan.checkpoint.empty() || !plan.settings.is_set("init_weights")) return;
+  const auto& given = plan.settings.at("init_weights").origin;
+  if (given.from == source::file) return;
+  throw user_error(
+      errc::bad_usage,
+      fmt::format("init_weights ({}) and the checkpoint {} both name weights: leave one "
+                  "of them out",
+                  given.text(), plan.checkpoint));
+}
+
 }  // namespace
 
 run_plan plan_fit(const schema& all, given what,
@@ -120,6 +137,8 @@ run_plan plan_fit(const schema& all, given what,
   const auto first = join(all, what).settings;
   const bool resuming = first.is_set("resume");
   plan.folder = folder_of(first);
+  // Held before a checkpoint is chosen: a run that is ending may write another one.
+  if (resuming && holds_run(plan.folder)) plan.held = std::make_shared<run_folder>(plan.folder);
   if (!resuming && !plan.folder.empty() && holds_run(plan.folder))
     throw user_error(
         errc::bad_configuration,
@@ -127,6 +146,7 @@ run_plan plan_fit(const schema& all, given what,
                     plan.folder));
   read_settings(plan, all, std::move(what));
   if (resuming) resume(plan, first.text("resume"));
+  refuse_two_weights(plan);
   if (!plan.checkpoint.empty()) keep_options(plan, all);
   if (plan.folder.empty()) plan.folder = fresh(plan.settings.text("model.name"));
   plan.resumes = resuming && holds_run(plan.folder);
@@ -150,6 +170,7 @@ run_plan plan_evaluation(const schema& all, given what, const std::string& comma
                                  "--checkpoint, or a safetensors file with --init-weights",
                                  command));
   }
+  refuse_two_weights(plan);
   return plan;
 }
 

@@ -2,10 +2,12 @@
 // predict.
 #pragma once
 
+#include "apps/troupe/run_folder.hpp"
 #include "apps/troupe/settings_sources.hpp"
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +20,7 @@ struct run_plan {
   std::string checkpoint;  ///< to continue from, or to read weights from; verified; empty: none
   std::int64_t step = 0;   ///< the checkpoint's
   bool resumes = false;    ///< the folder holds a run that continues
+  std::shared_ptr<run_folder> held;  ///< that folder, locked; null: it holds no run
   std::vector<std::string> notes;
 };
 

@@ -138,15 +138,19 @@ classifier_options options_of(const learning& what) {
   return options;
 }
 
-// A built-in model whose sizes are those of the data.
+// A built-in model with the sizes of the data. One that a checkpoint was made of keeps its own:
+// other data may have samples of some classes only.
 recipe_ptr fitting_recipe(const torch_plugins& plugins, const data_ptr& data,
-                          const classifier_options& options) {
-  const auto fitting = [data, options] {
-    const auto sizes = sizes_of(*data);
+                          const classifier_options& options, const data_sizes& made_with) {
+  const auto fitting = [data, options, made_with] {
+    const auto sizes = made_with.classes > 0 ? made_with : sizes_of(*data);
+    if (made_with.classes > 0) check_features(*data, made_with.features);
     auto fitted = options;
     fitted.layers.features = sizes.features;
     fitted.layers.classes = sizes.classes;
-    return std::make_shared<classifier>(std::move(fitted));
+    auto made = std::make_shared<classifier>(std::move(fitted));
+    made->save_hyperparameters(sizes);
+    return made;
   };
   return make_recipe(fitting, data, plugins);
 }
@@ -213,8 +217,17 @@ public:
     }
     const bool sized =
         own_data ? !find_model(what.model).reads_text : find_data(what.data).sized_by_files;
-    return sized ? fitting_recipe(plugins, data, options)
+    return sized ? fitting_recipe(plugins, data, options, {what.features, what.classes})
                  : recipe_for<classifier>(plugins, data, options);
+  }
+
+  void take_sizes(const std::string& checkpoint, learning& of) const override {
+    if (find_own(own_.models, of.model)) return;
+    const auto named = read_module(checkpoint).hyper_parameters;
+    if (!named.items.contains("classes")) return;
+    const auto sizes = hyper_parameters_from<data_sizes>(named);
+    of.features = sizes.features;
+    of.classes = sizes.classes;
   }
 
   bool has_test(const learning& what) const override {

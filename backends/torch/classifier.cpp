@@ -38,12 +38,21 @@ void check(const classifier_options& options) {
 
 classifier::classifier(classifier_options options) : options_(std::move(options)) {
   check(options_);
-  net_ = register_module("net", find_model(options_.model).make(options_.layers));
+  const auto& kind = find_model(options_.model);
+  reads_text_ = kind.reads_text;
+  net_ = register_module("net", kind.make(options_.layers));
+}
+
+// Files hold float64 and integers as well. A text is numbers of characters, which stay integers.
+at::Tensor classifier::as_weights(const at::Tensor& inputs) const {
+  const bool other = !inputs.is_floating_point() || inputs.scalar_type() == at::kDouble;
+  if (!other || reads_text_) return inputs;
+  return inputs.to(net_->parameters().front().scalar_type());
 }
 
 // Computed in a wider type than bfloat16 and float16, whose few digits are not enough for a loss.
 at::Tensor classifier::logits(const batch& b) {
-  const auto raw = net_->forward(b[0]);
+  const auto raw = net_->forward(as_weights(b[0]));
   return raw.element_size() == 2 ? raw.to(at::kFloat) : raw;
 }
 

@@ -41,10 +41,12 @@ public:
 
 private:
   void judge(const batch& b, const std::string& stage);
+  at::Tensor as_weights(const at::Tensor& inputs) const;
   at::Tensor logits(const batch& b);
   optimizers plain_optimizers();
 
   classifier_options options_;
+  bool reads_text_ = false;
   torch::nn::Sequential net_;
 };
 

@@ -37,12 +37,31 @@ constexpr std::array data_entries{
 
 }  // namespace
 
-data_sizes sizes_of(data_module& data) {
+namespace {
+
+// The training data, or without any others.
+dataset_ptr samples_of(data_module& data) {
   auto all = data.train();
   for (const auto& some : {data.test(), data.validation()})
     if (!all && !some.empty()) all = some.front();
   if (!all || all->size() == 0)
     throw user_error(errc::bad_configuration, "data " + data.name() + ": there are no samples");
+  return all;
+}
+
+}  // namespace
+
+void check_features(data_module& data, std::int64_t expected) {
+  const batch one{samples_of(data)->get(std::vector<std::int64_t>{0}), 1};
+  if (one[0].numel() == expected) return;
+  throw user_error(
+      errc::bad_configuration,
+      fmt::format("data {}: a sample has {} features, and the model was trained with {}",
+                  data.name(), one[0].numel(), expected));
+}
+
+data_sizes sizes_of(data_module& data) {
+  const auto all = samples_of(data);
   std::vector<std::int64_t> indices(static_cast<std::size_t>(all->size()));
   std::iota(indices.begin(), indices.end(), std::int64_t{0});
   data_sizes found{.classes = 0};

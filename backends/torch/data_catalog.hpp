@@ -19,6 +19,10 @@ struct data_options {
 struct data_sizes {
   std::int64_t features = 784;
   std::int64_t classes = 10;
+  template <class F>
+  void fields(F&& f) {
+    f("features", features), f("classes", classes);
+  }
 };
 
 struct data_entry {
@@ -32,6 +36,8 @@ std::span<const data_entry> data_catalog();
 /// Reads the first of the training, test and validation data that is there. Throws user_error for
 /// data whose batches are not (inputs, labels).
 data_sizes sizes_of(data_module& data);
+/// Throws user_error (bad_configuration) if a sample has another number of features.
+void check_features(data_module& data, std::int64_t expected);
 /// Throws user_error that lists the known names.
 const data_entry& find_data(std::string_view name);
 

@@ -228,6 +228,33 @@ private:
   mutable std::list<open_stream> idle_;
 };
 
+bool holds_others(const value& one) {
+  return one.is<tensor_ptr>() || one.is<value_tuple>() || one.is<value_list>() ||
+         one.is<value_map>();
+}
+
+// Sample `i` of the `count` samples that `collate` has made a batch of; numbers stay tensors.
+value sample_of(const value& batch, std::size_t i, std::size_t count) {
+  const auto of_each = [&](auto sequence) {
+    for (auto& item : sequence.items) item = sample_of(item, i, count);
+    return sequence;
+  };
+  if (const auto* tuple = batch.get_if<value_tuple>()) return of_each(*tuple);
+  if (const auto* list = batch.get_if<value_list>()) {
+    const bool texts =
+        list->items.size() == count && std::ranges::none_of(list->items, holds_others);
+    return texts ? list->items[i] : of_each(*list);
+  }
+  if (const auto* map = batch.get_if<value_map>()) {
+    auto one = *map;
+    for (auto& [key, item] : one.items) item = sample_of(item, i, count);
+    return one;
+  }
+  return map_tensors(batch, [row = static_cast<std::int64_t>(i)](const at::Tensor& t) {
+    return t.select(0, row);
+  });
+}
+
 class transformed_samples final : public dataset {
 public:
   transformed_samples(dataset_ptr inner, std::function<value(value, std::uint64_t)> transform,
@@ -247,10 +274,7 @@ public:
       const auto key = keys.of(indices[i], "transform");
       rank_random draws{key};
       const random_scope scope{draws};
-      auto sample = map_tensors(batch, [row = static_cast<std::int64_t>(i)](const at::Tensor& t) {
-        return t.select(0, row);
-      });
-      samples.push_back(transform_(std::move(sample), key));
+      samples.push_back(transform_(sample_of(batch, i, indices.size()), key));
     }
     return collate_(std::move(samples));
   }

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <numeric>
 
 #include "backends/checkpoint/safetensors.hpp"
 #include "troupe/data.hpp"
@@ -53,13 +54,17 @@ double number_in(std::string_view text, const std::string& path, std::int64_t li
                  const std::string& column) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(number))
+  const bool whole = error == std::errc{} && end == text.data() + text.size();
+  if (!whole || !std::isfinite(static_cast<float>(number)))
     refuse_file(path,
-                fmt::format("line {}, column \"{}\": \"{}\" is no finite number; give numbers "
-                            "only",
+                fmt::format("line {}, column \"{}\": \"{}\" is no finite number of 32 bits; give "
+                            "numbers only",
                             line, column, text));
   return number;
 }
+
+// Some programs begin a file of UTF-8 with it.
+constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 
 csv_table read_table(const std::string& path) {
   std::ifstream in{path};
@@ -67,6 +72,7 @@ csv_table read_table(const std::string& path) {
   csv_table read;
   std::string line;
   for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    if (number == 1 && line.starts_with(byte_order_mark)) line.erase(0, byte_order_mark.size());
     if (csv_trimmed(line).empty()) continue;
     const auto parts = csv_cells(line);
     if (read.columns.empty()) {
@@ -83,30 +89,63 @@ csv_table read_table(const std::string& path) {
   return read;
 }
 
-std::size_t target_column(const csv_table& read, const std::string& target,
-                          const std::string& path) {
-  if (target.empty()) return read.columns.size() - 1;
-  const auto found = std::ranges::find(read.columns, target);
+std::size_t column_called(const std::string& name, const csv_table& read, const std::string& path) {
+  const auto found = std::ranges::find(read.columns, name);
   if (found != read.columns.end()) return static_cast<std::size_t>(found - read.columns.begin());
-  refuse_file(path, fmt::format("there is no column \"{}\"; there are {}", target,
+  refuse_file(path, fmt::format("there is no column \"{}\"; there are {}", name,
                                 fmt::join(read.columns, ", ")));
 }
 
 using tensor_pair = std::pair<at::Tensor, at::Tensor>;
 
-/// Inputs and targets, both float.
-tensor_pair read_csv(const std::string& path, const std::string& target) {
-  const auto read = read_table(path);
-  const auto width = read.columns.size(), at = target_column(read, target, path);
-  const auto rows = static_cast<std::int64_t>(read.cells.size() / width);
-  auto inputs = at::empty({rows, static_cast<std::int64_t>(width - 1)}, at::kFloat);
-  auto targets = at::empty({rows, 1}, at::kFloat);
-  auto* input = inputs.mutable_data_ptr<float>();
-  auto* wanted = targets.mutable_data_ptr<float>();
-  for (std::size_t i = 0; i < read.cells.size(); ++i)
-    (i % width == at ? *wanted++ : *input++) = static_cast<float>(read.cells[i]);
-  return {inputs, targets};
-}
+/// Reads the files of one data module. The first one says which columns there are.
+class csv_reader {
+public:
+  explicit csv_reader(std::string target) : target_(std::move(target)) {}
+
+  /// Inputs and targets, both float. Columns are found by their names.
+  tensor_pair operator()(const std::string& path) {
+    const auto read = read_table(path);
+    if (columns_.empty()) begin_with(read, path);
+    const auto order = order_of(read, path);
+    const auto width = order.size();
+    const auto rows = static_cast<std::int64_t>(read.cells.size() / width);
+    auto inputs = at::empty({rows, static_cast<std::int64_t>(width - 1)}, at::kFloat);
+    auto targets = at::empty({rows, 1}, at::kFloat);
+    auto* input = inputs.mutable_data_ptr<float>();
+    auto* wanted = targets.mutable_data_ptr<float>();
+    for (std::size_t row = 0; row < read.cells.size(); row += width)
+      for (std::size_t i = 0; i < width; ++i)
+        (i == at_ ? *wanted++ : *input++) = static_cast<float>(read.cells[row + order[i]]);
+    return {inputs, targets};
+  }
+
+private:
+  void begin_with(const csv_table& read, const std::string& path) {
+    at_ = target_.empty() ? read.columns.size() - 1 : column_called(target_, read, path);
+    columns_ = read.columns;
+    first_ = path;
+  }
+
+  std::vector<std::size_t> order_of(const csv_table& read, const std::string& path) const {
+    std::vector<std::size_t> order(columns_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    if (read.columns == columns_) return order;
+    std::ranges::transform(columns_, order.begin(), [&](const std::string& name) {
+      return column_called(name, read, path);
+    });
+    for (const auto& name : read.columns)
+      if (std::ranges::count(columns_, name) != std::ranges::count(read.columns, name))
+        refuse_file(path, fmt::format("the columns \"{}\" are not those of {}: give both files the "
+                                      "same columns",
+                                      name, first_));
+    return order;
+  }
+
+  std::string target_, first_;
+  std::vector<std::string> columns_;
+  std::size_t at_ = 0;  // the column of the targets
+};
 
 bool are_labels(const at::Tensor& targets) {
   return targets.numel() > 0 && targets.eq(targets.round()).all().item<bool>() &&
@@ -209,9 +248,7 @@ private:
 }  // namespace
 
 data_ptr csv_data(std::string path, std::string target) {
-  return std::make_shared<file_data>(
-      "csv", ".csv", std::move(path),
-      [target](const std::string& file) { return read_csv(file, target); });
+  return std::make_shared<file_data>("csv", ".csv", std::move(path), csv_reader{std::move(target)});
 }
 
 data_ptr tensor_file_data(std::string path) {

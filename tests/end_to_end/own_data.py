@@ -20,17 +20,17 @@ def rows(seed, count):
 
 def write_csv(path, samples):
     with open(path, "w", encoding="utf-8") as f:
-        f.write("species,length,width,noise\n")
+        f.write(",".join(["species", "length", "width", "noise"][:1 + len(samples[0][0])]) + "\n")
         for features, label in samples:
             f.write(f"{label}," + ",".join(f"{x:.6f}" for x in features) + "\n")
 
 
-def write_tensors(path, samples):
-    inputs = b"".join(struct.pack("<3f", *features) for features, _ in samples)
+def write_tensors(path, samples, kind=("F32", "f")):
+    inputs = b"".join(struct.pack("<3" + kind[1], *features) for features, _ in samples)
     targets = b"".join(struct.pack("<q", label) for _, label in samples)
     header = json.dumps({
         "targets": {"dtype": "I64", "shape": [len(samples)], "data_offsets": [0, len(targets)]},
-        "inputs": {"dtype": "F32", "shape": [len(samples), 3],
+        "inputs": {"dtype": kind[0], "shape": [len(samples), 3],
                    "data_offsets": [len(targets), len(targets) + len(inputs)]}}).encode()
     header += b" " * (-len(header) % 8)
     with open(path, "wb") as f:
@@ -56,6 +56,22 @@ def story_a_folder_of_csv_files_is_trained_and_tested(folder):
     check(tested.json()["metrics"]["test/accuracy"] == fitted["metrics"]["val/accuracy"], tested)
 
 
+def story_a_file_that_lacks_classes_is_predicted_and_tested(folder):
+    data, one, run = (os.path.join(folder, name) for name in ("all.csv", "one.csv", "run"))
+    write_csv(data, rows(5, 300))
+    target = ["--set", "data.target=species"]
+    check_code(fit_on("csv", data, run, *target), 0)
+    write_csv(one, [([0.0, 3.0, 0.5], 0)])
+    for more in ([], ["--placement", "processes", "--ranks", 1]):
+        said = check_code(troupe("predict", "--run-dir", run, "--data-dir", one, *more), 0)
+        check(json.loads(said.out)["class"] == 2, said)
+    whole = check_code(troupe("test", "--run-dir", run, "--data-dir", one, "--json"), 0).json()
+    check(whole["metrics"]["test/accuracy"] == 0, whole)  # it is of class 2
+    write_csv(one, [([0.0, 3.0], 0)])
+    wrong = check_code(troupe("test", "--run-dir", run, "--data-dir", one), 3)
+    check_in("a sample has 2 features, and the model was trained with 3", wrong.err)
+
+
 def story_ranks_as_processes_read_safetensors(folder):
     data = os.path.join(folder, "all.safetensors")
     write_tensors(data, rows(3, 300))
@@ -64,6 +80,15 @@ def story_ranks_as_processes_read_safetensors(folder):
                            0).json()
     check(threads["weights_digest"] == processes["weights_digest"], (threads, processes))
     check(threads["metrics"]["train/loss"] < 0.5, threads)
+
+
+def story_inputs_of_float64_are_trained_as_those_of_float32(folder):
+    digests = set()
+    for kind in (("F32", "f"), ("F64", "d")):
+        data = os.path.join(folder, kind[0] + ".safetensors")
+        write_tensors(data, [([float(round(x)) for x in features], label) for features, label in rows(6, 200)], kind)
+        digests.add(check_code(fit_on("tensors", data, os.path.join(folder, kind[0])), 0).json()["weights_digest"])
+    check(len(digests) == 1, digests)
 
 
 def story_each_schedule_by_name_trains_otherwise(folder):

@@ -112,6 +112,37 @@ def story_a_resume_with_another_schedule_is_refused(folder):
         check_in(line, text)
 
 
+def story_a_schedule_keeps_its_length(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, "--set", "optimizer.scheduler=cosine"), 0)
+    epochs = result_of(run)["epochs"]
+    refused(folder, run, 3, [f"max_epochs = {epochs + 2} (flag --max-epochs)", f"is of a run with {epochs}",
+                             "--init-weights"], "--resume", "latest", "--max-epochs", epochs + 2)
+
+
+def story_weights_that_a_run_began_with_are_not_read_again(folder):
+    run, whole, weights = (os.path.join(folder, name) for name in ("run", "whole", "w.safetensors"))
+    check_code(fit(whole, *HALF), 0)
+    os.rename(os.path.join(whole, "checkpoints", "latest", "model.safetensors"), weights)
+    check_code(fit(run, *HALF, "--init-weights", weights), 0)
+    refused(folder, run, 2, ["init_weights (flag --init-weights)", "both name weights"], *WHOLE, "--resume", "latest",
+            "--init-weights", weights)
+    ended = check_code(troupe("test", "--run-dir", run, "--init-weights", weights, "--progress", "never"), 2)
+    check_in("both name weights", ended.err)
+    os.remove(weights)
+    check_code(fit(run, *WHOLE, "--resume", "latest"), 0)
+    check_code(troupe("test", "--run-dir", run, "--progress", "never"), 0)
+
+
+def story_a_run_is_resumed_through_a_link(folder):
+    real, run = os.path.join(folder, "real"), os.path.join(folder, "link", "run")
+    os.mkdir(real)
+    os.symlink(real, os.path.join(folder, "link"))
+    check_code(fit(run, *HALF), 0)
+    check_code(fit(run, *WHOLE, "--resume", os.path.join(real, "run", "checkpoints", "step-00000020")), 0)
+    check_equal(checkpoints_of(run), ["step-00000032"])  # an older one is removed, as without a link
+
+
 def story_a_resume_with_another_data_set_is_refused(folder):
     run = os.path.join(folder, "run")
     data = "/usr/share/datasets/fashion-mnist"

@@ -390,8 +390,28 @@ TEST_CASE("a dataset that is null, or whose function is empty, is refused", "[ow
   CHECK_THROWS_WITH(function_dataset(3, plain, {}), Contains("function_dataset: the function or"));
   CHECK_THROWS_WITH(stream_dataset(3, {}), Contains("stream_dataset: the function or"));
   const auto closed = stream_dataset(3, [](std::int64_t) { return sample_stream{}; });
-  const std::vector<std::int64_t> first{0};
-  CHECK_THROWS_WITH(closed->get(first), Contains("returned no stream for epoch"));
+  const std::vector<std::int64_t> first_one{0};
+  CHECK_THROWS_WITH(closed->get(first_one), Contains("returned no stream for epoch"));
+}
+
+TEST_CASE("transforms: a sample has its own text, number and list of texts", "[own_data]") {
+  const auto plain = function_dataset(3, [](std::int64_t i) -> value {
+    const auto text = std::string(1, static_cast<char>('a' + i));
+    return value_map{{{"x", boxed(at::full({2}, i))},
+                      {"n", i},
+                      {"text", text},
+                      {"texts", value_list{{text, text + text, text + "!"}}}}};
+  });
+  const auto seen = transformed(plain, [](value sample, std::uint64_t) -> value {
+    auto& items = sample.get_if<value_map>()->items;
+    const auto x = items.at("x").get_if<tensor_ptr>()->get()->tensor;
+    return std::string{to_string(items.at("text")) + to_string(items.at("texts")) +
+                       std::to_string(unboxed(items.at("n")).item<std::int64_t>()) +
+                       std::to_string(x.sum().item<std::int64_t>())};
+  });
+  const auto batch = seen->get(std::vector<std::int64_t>{0, 2, 1});
+  CHECK(to_string(batch) == R"([""a"["a", "aa", "a!"]00", ""c"["c", "cc", "c!"]24", )"
+                            R"(""b"["b", "bb", "b!"]12"])");
 }
 
 TEST_CASE("combined: an epoch is resumed with other ranks and a batch size", "[own_data]") {
@@ -459,6 +479,7 @@ private:
 };
 
 const std::vector<std::int64_t> both{0, 1};
+const std::vector<std::int64_t> first_one{0};
 
 TEST_CASE("csv: a folder's files, labels and a target column by name", "[own_data]") {
   const file_folder files;
@@ -479,6 +500,26 @@ TEST_CASE("csv: a folder's files, labels and a target column by name", "[own_dat
   CHECK(item(numeric->train()->get(both), 1).equal(at::tensor({-3.5, 6.}).view({2, 1})));
   CHECK(item(numeric->test().at(0)->get(std::vector<std::int64_t>{0}), 1).item<float>() == 8);
   CHECK_THAT(refusal([&] { sizes_of(*numeric); }), Contains("no labels"));
+}
+
+TEST_CASE("csv: columns are found by their names, also after a byte order mark", "[own_data]") {
+  const file_folder files;
+  files.write("train.csv", "\xEF\xBB\xBFkind,a,b\n1,2,3\n");
+  files.write("test.csv", "b,kind,a\n6,0,5\n");
+  const auto data = csv_data(files.path(), "kind");
+  data->setup(stage::train);
+  CHECK(item(data->train()->get(first_one), 0).equal(at::tensor({2.F, 3.F}).view({1, 2})));
+  const auto tested = data->test().at(0)->get(first_one);
+  CHECK(item(tested, 0).equal(at::tensor({5.F, 6.F}).view({1, 2})));
+  CHECK(item(tested, 1).equal(at::tensor({0}, at::kLong)));
+  for (const auto& [header, said] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"a,kind,c", "test.csv: there is no column \"b\"; there are a, kind, c"},
+           {"a,b,kind,c", "test.csv: the columns \"c\" are not those of"},
+           {"a,b,kind,a", "test.csv: the columns \"a\" are not those of"}}) {
+    files.write("test.csv", std::string{header} + "\n");
+    const auto other = csv_data(files.path(), "kind");
+    CHECK_THAT(refusal([&] { other->test(); }), Contains(said));
+  }
 }
 
 TEST_CASE("csv: a single file is trained, or evaluated", "[own_data]") {
@@ -503,6 +544,7 @@ TEST_CASE("csv: damaged files are refused by line and column", "[own_data]") {
   CHECK_THAT(said("a,b\n1,2\n1,x2\n"),
              Contains("train.csv") && Contains("line 3, column \"b\": \"x2\" is no finite"));
   CHECK_THAT(said("a,b\n1,nan\n"), Contains("line 2, column \"b\""));
+  CHECK_THAT(said("a,b\n1e39,2\n"), Contains("\"1e39\" is no finite number of 32 bits"));
   CHECK_THAT(said("a,b\n1,\n"), Contains("\"\" is no finite number"));
   CHECK_THAT(said("a,b\n1,2,3\n"), Contains("line 2 has 3 values, the header 2"));
   CHECK_THAT(said("a\n1\n"), Contains("two columns or more"));
