@@ -249,7 +249,8 @@ std::optional<int> run_rank_if_child(int count, const char* const* arguments,
 ///   first: `fit<M>(torch_plugins{...}, data, arguments...)` (troupe/strategy.hpp).
 /// - Each call runs a job of its own in a session of its own and waits for it in the calling
 ///   thread. It returns the outcome or the first failure; it does not throw what a rank throws.
-/// - Evaluation starts from the weights of the last fit, from `resume`, or from the module's own.
+/// - Evaluation starts from the weights of the last fit that did not fail, from `resume`, or from
+///   the module's own. It fails after a fit without checkpoint.enabled, which keeps no weights.
 /// - With placement_kind::processes main begins with one line (troupe/trainer.hpp).
 ///
 /// Not thread-safe; several trainers may run at once.
@@ -300,6 +301,7 @@ private:
   job_context context_;
   ports world_;
   snapshot_ptr trained_;
+  bool untrained_ = false;  // the last fit left no weights
 };
 
 }  // namespace troupe

@@ -579,3 +579,14 @@ TEST_CASE("a strategy that saves nothing on rank 0, or a tensor without bytes, f
   CHECK_THAT(ended.failed_with->record.what, Catch::Contains(why));
   CHECK(ended.failed_with->record.type == "troupe::user_error");
 }
+
+TEST_CASE("an evaluation after a fit that kept no weights is refused, unless it resumes") {
+  const data_ptr data = std::make_shared<table_data>(16);
+  trainer t{{.ranks = 1, .max_epochs = 1, .batch_size = 4, .checkpoint = {.enabled = false}}};
+  REQUIRE(t.fit<regression>(data).ok());
+  const auto refused = t.test<regression>(data);
+  REQUIRE(refused.failed_with);
+  CHECK_THAT(refused.failed_with->record.what, Catch::Contains("leave it true, and run_folder"));
+  t.context().resume = "/no/such/checkpoint";
+  CHECK(t.test<regression>(data).failed_with->record.code == errc::checkpoint);
+}
