@@ -152,6 +152,7 @@ std::string name_of(const application::facts& about, int count, const char* cons
 int run_parts(const application::facts& about, const detail::own_parts& parts, int count,
               const char* const* arguments, program::console& screen) {
   using namespace troupe::program;
+  raise_descriptor_limit();
   const auto cluster = cluster_facts_of_process();
   const auto others = std::make_shared<placed_process>(cluster);
   const auto learning = torch_catalog(parts, [others, cluster](const learner_context& of) {

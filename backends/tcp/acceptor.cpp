@@ -31,6 +31,8 @@ constexpr std::chrono::seconds handshake_limit{5};
 constexpr std::chrono::seconds linger_limit{2};
 constexpr milliseconds retry_first{1};
 constexpr milliseconds retry_last{50};
+// Connections in a row that had no descriptor: 5 s, in which other parts may give some back.
+constexpr int lacking_max = 100;
 constexpr std::size_t strangers_max = 64;
 
 // Keepalive detects a host that has failed. TCP_USER_TIMEOUT would detect it sooner while data is
@@ -287,6 +289,7 @@ std::pair<answer, std::shared_ptr<mesh>> acceptor::judge(const hello& from) cons
 asio::awaitable<void> acceptor::dial(std::shared_ptr<mesh> who, std::int32_t rank,
                                      std::uint16_t stream) {
   asio::steady_timer pause{context_};
+  int lacking = 0;
   for (auto delay = retry_first; !who->given_up() && (stream == 0 || !who->over());
        delay = std::min(2 * delay, retry_last)) {
     std::optional<tcp_address> at;
@@ -296,7 +299,14 @@ asio::awaitable<void> acceptor::dial(std::shared_ptr<mesh> who, std::int32_t ran
       who->abort(fmt::format("no address of rank {}: {}", rank, error.what()));
       break;
     }
-    if (at && co_await call(*who, rank, stream, *at)) break;
+    if (at && co_await call(*who, rank, stream, *at, lacking)) break;
+    if (lacking == lacking_max) {
+      who->abort(
+          fmt::format("no descriptor is left for a connection to rank {}: raise the limit of "
+                      "the process (ulimit -n), or use fewer ranks or shards",
+                      rank));
+      break;
+    }
     pause.expires_after(delay);
     co_await pause.async_wait(tupled);
   }
@@ -306,7 +316,7 @@ asio::awaitable<void> acceptor::dial(std::shared_ptr<mesh> who, std::int32_t ran
 }
 
 asio::awaitable<bool> acceptor::call(mesh& who, std::int32_t rank, std::uint16_t stream,
-                                     tcp_address at) {
+                                     tcp_address at, int& lacking) {
   tcp::socket link{context_};
   boost::system::error_code no_literal;
   const auto literal = asio::ip::make_address(at.host, no_literal);
@@ -322,6 +332,7 @@ asio::awaitable<bool> acceptor::call(mesh& who, std::int32_t rank, std::uint16_t
   }
   time_limit limit{context_, handshake_limit, [&link] { close_quietly(link); }};
   const auto [refused, place] = co_await asio::async_connect(link, places, tupled);
+  lacking = refused == asio::error::no_descriptors ? lacking + 1 : 0;
   if (refused) co_return false;
   const auto& group = who.group();
   const auto block = encode(hello{.secret = options_.secret,

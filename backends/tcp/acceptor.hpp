@@ -43,9 +43,9 @@ private:
   boost::asio::awaitable<void> receive(socket from);
   boost::asio::awaitable<void> dial(std::shared_ptr<mesh> who, std::int32_t rank,
                                     std::uint16_t stream);
-  /// False: the caller has to try again.
+  /// False: the caller has to try again. `lacking` counts calls in a row that had no descriptor.
   boost::asio::awaitable<bool> call(mesh& who, std::int32_t rank, std::uint16_t stream,
-                                    tcp_address at);
+                                    tcp_address at, int& lacking);
   bool take(mesh& who, std::int32_t rank, std::uint16_t stream, const tcp_address& at,
             const answer_block& reply, socket link);
   boost::asio::awaitable<void> look_after(std::shared_ptr<mesh> who);
