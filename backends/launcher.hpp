@@ -66,7 +66,8 @@ public:
   /// `graces_max` in all.
   virtual void release(std::chrono::nanoseconds grace) = 0;
   static constexpr int graces_max = 16;
-  /// A number that grows while the process makes progress (it uses the processor, or it connects);
+  /// A number that grows while the process makes progress (it uses the processor, it connects, or
+  /// a launcher has placed it and it sends heartbeats);
   /// 0 when nothing is known. Two equal numbers mean: no progress between the two calls.
   virtual std::int64_t progress() const { return 0; }
 };

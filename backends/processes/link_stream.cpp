@@ -86,6 +86,7 @@ struct link_stream::block : std::enable_shared_from_this<block> {
   std::chrono::nanoseconds patience;
   const bool silence_counts;
   heartbeat_machine beats;
+  std::atomic<std::int64_t> arrived{0};
   asio::steady_timer next_beat;
   bool over = false;  // `lost` was called or must not be
 
@@ -188,6 +189,7 @@ struct link_stream::block : std::enable_shared_from_this<block> {
         lose(size == 0 ? link_closed_by_peer : std::strerror(errno));
         return false;
       }
+      arrived += size;
       if (silence_counts) beats.received();
       try {
         incoming.filled(static_cast<std::size_t>(size));
@@ -305,6 +307,8 @@ bool link_stream::withdraw(std::uint64_t tag) { return block_->withdraw(tag); }
 void link_stream::close() { block_->close(); }
 
 void link_stream::carry(const tensor_bytes* tensors) { block_->tensors = tensors; }
+
+std::int64_t link_stream::received() const { return block_->arrived; }
 
 void link_stream::drain() {
   while (!block_->over && block_->read(1)) {

@@ -4,6 +4,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -52,6 +53,8 @@ public:
   void carry(const tensor_bytes* tensors);
   /// Receives all that has arrived, because the peer is known to be dead. On the loop's thread.
   void drain();
+  /// Bytes that have arrived, heartbeats included. Any thread.
+  std::int64_t received() const;
 
 private:
   struct block;

@@ -359,7 +359,8 @@ public:
         slot_table::release(*life);
     });
   }
-  std::int64_t progress() const override { return home_->progress(); }
+  // A process that sends heartbeats while it makes its recipe may be reading much data.
+  std::int64_t progress() const override { return home_->progress() + held_->received(); }
 
 private:
   std::shared_ptr<slot_table> home_;

@@ -24,6 +24,11 @@ void remote_process::forget_sink() {
   sink_ = {};
 }
 
+std::int64_t remote_process::received() const {
+  const std::lock_guard lock(sending_);
+  return link_ ? link_->received() : 0;
+}
+
 void remote_process::begin(int socket) {
   begun_ = true;
   const std::lock_guard lock(sending_);

@@ -16,7 +16,7 @@
 
 namespace troupe {
 
-/// Call `send` and `forget_sink` from any thread, all other members on the loop's.
+/// Call `send`, `forget_sink` and `received` from any thread, all other members on the loop's.
 class remote_process : public std::enable_shared_from_this<remote_process> {
 public:
   /// `lost` is called when the peer ended the link or it broke. `loop` outlives it.
@@ -28,6 +28,8 @@ public:
   bool begun() const { return begun_; }
   void send(link_message what);
   void forget_sink();
+  /// Bytes that the process has sent, heartbeats included.
+  std::int64_t received() const;
 
   /// Its process has connected and has its assignment. Owns the socket.
   void begin(int socket);
@@ -41,7 +43,7 @@ private:
   const process_start what_;
   bool begun_ = false;
   const std::function<void(const std::string&)> lost_;
-  std::mutex sending_;                 // guards the next two
+  mutable std::mutex sending_;         // guards the next two
   std::vector<link_message> waiting_;  // until there is a link
   std::optional<link_stream> link_;
   std::mutex sink_guard_;  // guards the sink: held while it is called

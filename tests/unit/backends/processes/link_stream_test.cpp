@@ -219,8 +219,10 @@ TEST_CASE("a peer that answers heartbeats keeps the link, and a silent one loses
   const bool by_greeting = GENERATE(false, true);
   constexpr std::chrono::milliseconds none{0};
   beating_end one{{.patience = by_greeting ? none : patience}, by_greeting ? patience : none};
+  const auto greeted = one.end->received();
   one.run(20, true);
   CHECK(one.lost.empty());
+  CHECK(one.end->received() > greeted);  // what a process that begins slowly is known by
   const auto before = one.beats();
   one.run(1000, false);
   REQUIRE(one.lost.size() == 1);
