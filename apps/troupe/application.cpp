@@ -37,11 +37,7 @@ public:
     ranks_ = placed_launcher(
         {.world = by_->place.world, .one_host = by_->one_host(), .outlive_loss = !over_mpi});
     if (over_mpi) return;
-    store_ = tcp_store({.host = by_->store_host,
-                        .port = by_->store_port,
-                        .serves = false,
-                        .prefix = by_->store_prefix,
-                        .launcher = by_->by});
+    store_ = tcp_store(place_of_store());
   }
 
   ~placed_process() {
@@ -67,12 +63,16 @@ public:
   // The process that the launcher started as rank 0 runs the jobs. It has a child for rank 0.
   void lead() {
     if (!store_ || by_->store_is_served) return;
-    served_ = tcp_store({.host = by_->store_host,
-                         .port = by_->store_port,
-                         .serves = true,
-                         .prefix = by_->store_prefix,
-                         .launcher = by_->by});
-    served_->find(joining);
+    auto where = place_of_store();
+    where.serves = true;
+    const auto own = tcp_store(std::move(where));
+    try {
+      own->find(joining);
+    } catch (const user_error&) {
+      send_others_away();
+      throw;
+    }
+    served_ = own;
   }
 
   // Runs this process as a rank. `join_info`: of rank 0's process, which passes it on.
@@ -97,6 +97,24 @@ private:
   static std::optional<placed_rank> of_mpirun(const cluster_facts& from) {
     const auto by = program::by_mpirun(from);
     return by ? std::optional{by->place} : std::nullopt;
+  }
+
+  store_place place_of_store() const {
+    return {.host = by_->store_host,
+            .port = by_->store_port,
+            .prefix = by_->store_prefix,
+            .launcher = by_->by};
+  }
+
+  // What has the port may be the store of another step with the same MASTER_PORT. The other
+  // processes of this step then wait there.
+  void send_others_away() noexcept {
+    try {
+      auto where = place_of_store();
+      where.patience = std::chrono::seconds{2};
+      tcp_store(std::move(where))->set(joining, "");
+    } catch (const user_error&) {  // it is another program, and they have a limit
+    }
   }
 
   std::string shared(const std::string& join_info) {

@@ -53,15 +53,17 @@ launched by_srun(const cluster_facts& from, const cluster_environment& found) {
           .count = "-n",
           .over = communicator_kind::tcp,
           .per_host = hosts > 0 ? (found.world() + *hosts - 1) / *hosts : 0,
-          .store_prefix = "troupe "};
+          .store_prefix = fmt::format("troupe {} {} ", text_of(from, "SLURM_JOB_ID"),
+                                      text_of(from, "SLURM_STEP_ID"))};
 }
 
-launched by_jsrun(const cluster_environment& found) {
+launched by_jsrun(const cluster_facts& from, const cluster_environment& found) {
   return {.place = {found.rank(), found.world()},
           .by = "jsrun",
           .count = "-n",
           .over = communicator_kind::tcp,
-          .store_prefix = "troupe "};
+          .store_prefix = fmt::format("troupe {} {} ", text_of(from, "LSB_JOBID"),
+                                      text_of(from, "PMIX_NAMESPACE"))};
 }
 
 // Run folders and configuration files contain "threads" because it is the default. So only a value
@@ -172,7 +174,7 @@ std::optional<launched> launched_by(const cluster_facts& from) {
   std::optional<launched> by;
   if (found->name() == "torchelastic") by = by_torchrun(from, *found);
   if (found->name() == "slurm") by = by_srun(from, *found);
-  if (found->name() == "lsf") by = by_jsrun(*found);
+  if (found->name() == "lsf") by = by_jsrun(from, *found);
   if (!by) return std::nullopt;
   if (by->one_host() && by->place.world <= shm_backend::ranks_max && shm_unusable().empty())
     by->over = communicator_kind::shm;

@@ -121,6 +121,20 @@ cluster_environment_ptr made(std::string_view name, place_of_rank where) {
   return std::make_shared<launched>(name, std::move(where));
 }
 
+// Lightning's port, by the job, for its first step. Steps of a job may run at the same time.
+std::uint16_t slurm_port(const reader& read) {
+  constexpr std::uint64_t first_port = 15000;
+  constexpr std::uint64_t ports = 10'000;
+  constexpr std::uint64_t between_steps = 1009;
+  const auto job = read.number("SLURM_JOB_ID");
+  if (!job) return usual_port;
+  const auto text = read.text("SLURM_STEP_ID").value_or("0");
+  std::uint32_t step = 0;  // above 2^31 in a batch script
+  std::from_chars(text.data(), text.data() + text.size(), step);
+  const auto number = static_cast<std::uint64_t>(*job) + between_steps * step;
+  return static_cast<std::uint16_t>(first_port + number % ports);
+}
+
 }  // namespace
 
 cluster_environment_ptr torchelastic_environment(const cluster_facts& from) {
@@ -136,7 +150,6 @@ cluster_environment_ptr torchelastic_environment(const cluster_facts& from) {
 }
 
 cluster_environment_ptr slurm_environment(const cluster_facts& from) {
-  constexpr std::uint16_t first_port = 15000;
   const reader read{"slurm", from};
   place_of_rank at;
   at.world = read.wanted("SLURM_NTASKS");
@@ -150,10 +163,7 @@ cluster_environment_ptr slurm_environment(const cluster_facts& from) {
   if (!first) refuse("slurm", fmt::format("SLURM_NODELIST = \"{}\" is no list of hosts", nodes));
   at.main_address = read.text("MASTER_ADDR").value_or(*first);
   at.main_port = read.port("MASTER_PORT");
-  if (!at.main_port) {
-    const auto job = read.number("SLURM_JOB_ID");
-    at.main_port = job ? static_cast<std::uint16_t>(first_port + *job % 10'000) : usual_port;
-  }
+  if (!at.main_port) at.main_port = slurm_port(read);
   return made("slurm", std::move(at));
 }
 

@@ -12,8 +12,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../support"))
 # pylint: disable=wrong-import-position
 from two_hosts import Refused, make_hosts
 from mpi import check_none_left, check_stop_and_resume, digest, failure_of
-from troupe_program import (PROGRAM, SMALL, check, check_code, check_equal, check_in, environment, fit, main,
-                            metrics_of, result_of, troupe)
+from troupe_program import (PROGRAM, SMALL, Traced, check, check_code, check_equal, check_in, environment, fit,
+                            main, metrics_of, result_of, troupe)
 
 STEP = os.path.join(os.path.dirname(__file__), "step.py")
 JOBS = iter(range(os.getpid() * 100, os.getpid() * 100 + 100))
@@ -111,6 +111,31 @@ def story_a_port_that_is_in_use_is_named(folder):
     check(ended.code != 0, ended)
     check_in(f":{port}", ended.err)
     check_in("set MASTER_PORT", ended.err)
+
+
+def story_two_steps_of_a_slurm_job_do_not_meet(folder):
+    threads = os.path.join(folder, "threads")
+    check_code(fit(threads), 0)
+    port = str(25000 + os.getpid() % 5000)
+    for name, more in (("job", {}), ("port", {"MASTER_PORT": port})):
+        first, second = os.path.join(folder, f"{name}-0"), os.path.join(folder, f"{name}-1")
+        job = {**srun(2), **more}
+        place = {"rank": 1, "step": 5}
+        traced = Traced(first, hold=("on_train_batch_start", place), SLURM_STEP_ID="0", **job)
+        traced.wait_for("on_train_batch_start", **place)
+        ended = fit(second, SLURM_STEP_ID="1", **job)
+        if more:  # both want the same port: the second one has none, and all of its processes end
+            check_equal(ended.code, 4, ended)
+            check_equal(ended.err.count("error: "), 1, ended)
+            check_in(f":{port} cannot be served; if the port is in use, set MASTER_PORT", ended.err)
+        else:
+            check_code(ended, 0)
+            check_equal(digest(second), digest(threads))
+        traced.release()
+        check_code(traced.end(), 0)
+        check_equal(digest(first), digest(threads))
+        check_none_left(first)
+        check_none_left(second)
 
 
 def elastic(run, launch, *more):

@@ -94,6 +94,7 @@ TEST_CASE("processes of torchrun, srun and jsrun are ranks: over shm on one host
                               {"SLURM_LOCALID", "0"},
                               {"SLURM_NODELIST", "n[7-8]"},
                               {"SLURM_JOB_ID", "123456"},
+                              {"SLURM_STEP_ID", "0"},
                               {"SLURM_STEP_NUM_TASKS", "4"},
                               {"SLURM_STEP_NUM_NODES", hosts}}));
   };
@@ -107,9 +108,11 @@ TEST_CASE("processes of torchrun, srun and jsrun are ranks: over shm on one host
   CHECK_FALSE(slurm("2")->store_is_served);
   CHECK(slurm("2")->store_host == "n7");
   CHECK(slurm("2")->store_port == 18456);
+  CHECK(slurm("2")->store_prefix == "troupe 123456 0 ");
 
   auto lsf = facts({{"LSB_JOBID", "7"},
                     {"LSB_DJOB_RANKFILE", "file"},
+                    {"PMIX_NAMESPACE", "3"},
                     {"JSM_NAMESPACE_SIZE", "2"},
                     {"JSM_NAMESPACE_RANK", "1"},
                     {"JSM_NAMESPACE_LOCAL_RANK", "0"}});
@@ -121,6 +124,7 @@ TEST_CASE("processes of torchrun, srun and jsrun are ranks: over shm on one host
   CHECK(jsrun->over == communicator_kind::tcp);
   CHECK(jsrun->store_host == "a");
   CHECK(jsrun->store_port == 10007);
+  CHECK(jsrun->store_prefix == "troupe 7 3 ");
 }
 
 TEST_CASE("no launcher: one process, a batch script, or variables that contradict each other") {
