@@ -158,9 +158,11 @@ cluster_environment_ptr slurm_environment(const cluster_facts& from) {
   at.node_rank = read.number("SLURM_NODEID").value_or(0);
   at.nodes = read.number("SLURM_NNODES");
   at.ranks_per_node = read.number("SLURM_NTASKS_PER_NODE");
-  const auto nodes = read.text("SLURM_NODELIST").value_or("127.0.0.1");
+  // A step may be on some hosts of its job only.
+  const auto* list = read.text("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_NODELIST";
+  const auto nodes = read.text(list).value_or("127.0.0.1");
   const auto first = first_host(nodes);
-  if (!first) refuse("slurm", fmt::format("SLURM_NODELIST = \"{}\" is no list of hosts", nodes));
+  if (!first) refuse("slurm", fmt::format("{} = \"{}\" is no list of hosts", list, nodes));
   at.main_address = read.text("MASTER_ADDR").value_or(*first);
   at.main_port = read.port("MASTER_PORT");
   if (!at.main_port) at.main_port = slurm_port(read);

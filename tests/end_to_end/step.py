@@ -17,7 +17,8 @@ def main():
         node = task // here
         variables = {"SLURM_NTASKS": count, "SLURM_STEP_NUM_TASKS": count, "SLURM_PROCID": str(task),
                      "SLURM_LOCALID": str(task % here), "SLURM_NODEID": str(node),
-                     "SLURM_STEP_NUM_NODES": str(max(1, len(hosts))), "SLURM_NODELIST": "127.0.0.1"}
+                     "SLURM_STEP_NUM_NODES": str(max(1, len(hosts))), "SLURM_STEP_NODELIST": "127.0.0.1",
+                     "SLURM_NODELIST": "first-of-the-job.invalid,127.0.0.1"}
         inside = ["nsenter", "--target", hosts[node], "--net"] if hosts else []
         running.append(subprocess.Popen([*inside, *command], env={**variables, **os.environ, **variables}))
     codes = [one.wait() for one in running]

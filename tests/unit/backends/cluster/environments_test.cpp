@@ -98,6 +98,7 @@ TEST_CASE("the variables of each launcher give ranks, hosts and the address", "[
       {"slurm", without(slurm, "SLURM_JOB_ID"), 6, 4, 0, 2, "cn07", 12910},
       {"slurm", with(with(slurm, "MASTER_ADDR", "10.0.0.1"), "MASTER_PORT", "7"), 6, 4, 0, 2,
        "10.0.0.1", 7},
+      {"slurm", with(slurm, "SLURM_STEP_NODELIST", "cn08,gpu1"), 6, 4, 0, 2, "cn08", 20678},
       {"slurm", without(slurm, "SLURM_NODELIST"), 6, 4, 0, 2, "127.0.0.1", 20678},
       {"lsf", lsf, 4, 2, 0, 1, "node7", 10321},
       {"lsf", with(lsf, "MASTER_PORT", "99"), 4, 2, 0, 1, "node7", 99},
@@ -170,6 +171,7 @@ TEST_CASE("variables that are missing or contradict each other are refused with 
   CHECK_THAT(refusal(with(torchrun, "MASTER_PORT", "65536")), Contains("is no port"));
   CHECK_THAT(refusal(with(torchrun, "LOCAL_RANK", "6")), Contains("local rank 6 for rank 5"));
   CHECK_THAT(refusal(with(slurm, "SLURM_NODELIST", "cn[07")), Contains("SLURM_NODELIST"));
+  CHECK_THAT(refusal(with(slurm, "SLURM_STEP_NODELIST", "")), Contains("SLURM_STEP_NODELIST"));
   CHECK_THAT(refusal(without(slurm, "SLURM_LOCALID")), Contains("SLURM_LOCALID is not set"));
   CHECK_THAT(refusal(with(lsf, "LSB_DJOB_RANKFILE", "/none")), Contains("/none"));
   CHECK_THAT(refusal(with(lsf, "JSM_NAMESPACE_RANK", "9999999999")), Contains("is no number"));
