@@ -135,6 +135,18 @@ std::uint16_t slurm_port(const reader& read) {
   return static_cast<std::uint16_t>(first_port + number % ports);
 }
 
+// In a shell that Slurm has opened, SLURM_NTASKS is set and a program is started once. The steps
+// that are started there have the shell's name as their job's, and several tasks. So has each task
+// of `srun -n 4 bash -c ...` outside of a job.
+bool in_shell_of_slurm(const cluster_facts& from) {
+  const auto job = from.variable("SLURM_JOB_NAME");
+  if (job != "bash" && job != "interactive") return false;
+  // `srun -n 4 --pty bash`: a job whose first step is the shell
+  const bool terminal = job == "bash" && from.variable("SLURM_PTY_PORT").has_value() &&
+                        from.variable("SLURM_STEP_ID") == "0";
+  return terminal || from.variable("SLURM_STEP_NUM_TASKS").value_or("1") == "1";
+}
+
 }  // namespace
 
 cluster_environment_ptr torchelastic_environment(const cluster_facts& from) {
@@ -246,14 +258,9 @@ cluster_environment_ptr xla_environment(const cluster_facts& from) {
 
 detected_environment detect_environment(const cluster_facts& from) {
   const auto set = [&](const char* name) { return from.variable && from.variable(name); };
-  // In a shell that Slurm has opened, SLURM_NTASKS is set and a program is started once.
-  const auto interactive = [&] {
-    const auto job = from.variable("SLURM_JOB_NAME");
-    return job == "bash" || job == "interactive";
-  };
   if (set("TORCHELASTIC_RUN_ID"))
     return {torchelastic_environment(from), "TORCHELASTIC_RUN_ID is set"};
-  if (set("SLURM_NTASKS") && set("SLURM_PROCID") && !interactive())
+  if (set("SLURM_NTASKS") && set("SLURM_PROCID") && !in_shell_of_slurm(from))
     return {slurm_environment(from), "SLURM_NTASKS and SLURM_PROCID are set"};
   if (set("LSB_JOBID") && set("LSB_DJOB_RANKFILE") && set("JSM_NAMESPACE_SIZE"))
     return {lsf_environment(from), "LSB_JOBID, LSB_DJOB_RANKFILE and JSM_NAMESPACE_SIZE are set"};

@@ -113,6 +113,16 @@ def story_a_port_that_is_in_use_is_named(folder):
     check_in("set MASTER_PORT", ended.err)
 
 
+def story_tasks_of_srun_that_are_shells_are_the_ranks(folder):
+    threads, run = os.path.join(folder, "threads"), os.path.join(folder, "run")
+    check_code(fit(threads), 0)
+    shells = srun(2)
+    shells["before"] += ["bash", "-c", '"$0" "$@"; exit $?']
+    ended = check_code(fit(run, SLURM_JOB_NAME="bash", **shells), 0)
+    check_in("srun started 2 processes: they are the ranks", ended.err)
+    check_equal(digest(run), digest(threads))
+
+
 def story_two_steps_of_a_slurm_job_do_not_meet(folder):
     threads = os.path.join(folder, "threads")
     check_code(fit(threads), 0)

@@ -141,9 +141,20 @@ TEST_CASE("the order of detection is torchelastic, slurm, lsf, mpi, xla, local",
   CHECK_FALSE(detect_environment({}).which);
 }
 
-TEST_CASE("a shell in a Slurm allocation is no rank", "[cluster]") {
-  CHECK_FALSE(detect_environment(facts(with(slurm, "SLURM_JOB_NAME", "bash"))).which);
-  CHECK_FALSE(detect_environment(facts(with(slurm, "SLURM_JOB_NAME", "interactive"))).which);
+TEST_CASE("a shell in a Slurm allocation is no rank, and the tasks of its steps are", "[cluster]") {
+  for (const auto* job : {"bash", "interactive"}) {
+    auto shell = with(slurm, "SLURM_JOB_NAME", job);
+    CHECK(detect_environment(facts(shell)).which);  // srun -n 6 bash -c ...
+    shell["SLURM_PTY_PORT"] = "34889";
+    shell["SLURM_STEP_ID"] = "1";
+    CHECK(detect_environment(facts(shell)).which);  // a step that was started in the shell
+    shell["SLURM_STEP_NUM_TASKS"] = "1";
+    CHECK_FALSE(detect_environment(facts(shell)).which);
+    CHECK_FALSE(detect_environment(facts(without(shell, "SLURM_STEP_NUM_TASKS"))).which);
+  }
+  auto terminal = with(with(slurm, "SLURM_JOB_NAME", "bash"), "SLURM_PTY_PORT", "34889");
+  terminal["SLURM_STEP_ID"] = "0";
+  CHECK_FALSE(detect_environment(facts(terminal)).which);  // srun -n 6 --pty bash
 }
 
 TEST_CASE("kubeflow has one rank on each host and needs the address", "[cluster]") {
