@@ -153,6 +153,8 @@ cluster_environment_ptr detected(const cluster_facts& from) {
 std::optional<launched> by_mpirun(const cluster_facts& from) {
   constexpr std::array<std::array<const char*, 2>, 2> known{
       {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"PMI_RANK", "PMI_SIZE"}}};
+  // torchrun may be started by mpirun, or where something else has set variables of PMI.
+  if (from.variable && from.variable("TORCHELASTIC_RUN_ID")) return std::nullopt;
   const auto here = number_of(from, "OMPI_COMM_WORLD_LOCAL_SIZE");
   for (const auto& [rank, world] : known) {
     const auto own = number_of(from, rank);

@@ -34,12 +34,13 @@ struct launched {
   bool one_host() const { return per_host == place.world; }
 };
 
-/// mpirun, by the variables of Open MPI and PMI, also if it has started one process only.
+/// mpirun, by the variables of Open MPI and PMI, also if it has started one process only. Nothing
+/// in a process of torchrun, whose own starter may have set them.
 std::optional<launched> by_mpirun(const cluster_facts& from);
 
 /// The launcher of this process. Nothing: no launcher has started several processes of this
 /// program, or its variables contradict each other (`refuse_copies` says which). MPI's variables
-/// come first, then those of detect_environment.
+/// come first (`by_mpirun`), then those of detect_environment.
 std::optional<launched> launched_by(const cluster_facts& from);
 
 /// Sets `ranks` to the launcher's number of processes without `elastic.spares`. Throws user_error

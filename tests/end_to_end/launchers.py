@@ -123,6 +123,17 @@ def story_tasks_of_srun_that_are_shells_are_the_ranks(folder):
     check_equal(digest(run), digest(threads))
 
 
+def story_torchrun_whose_starter_is_mpirun_has_the_ranks(folder):
+    threads = os.path.join(folder, "threads")
+    check_code(fit(threads), 0)
+    for size in ("1", "2"):
+        for of in ("PMI", "OMPI_COMM_WORLD"):
+            run = os.path.join(folder, f"{of}-{size}")
+            ended = check_code(fit(run, **torchrun(2), **{f"{of}_RANK": "0", f"{of}_SIZE": size}), 0)
+            check_in("torchrun started 2 processes: they are the ranks", ended.err)
+            check_equal(digest(run), digest(threads))
+
+
 def story_two_steps_of_a_slurm_job_do_not_meet(folder):
     threads = os.path.join(folder, "threads")
     check_code(fit(threads), 0)

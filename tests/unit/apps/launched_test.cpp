@@ -5,6 +5,8 @@
 #include "tests/unit/apps/small_schema.hpp"
 #include "troupe/failure.hpp"
 
+#include <fmt/format.h>
+
 #include <map>
 
 #include "tests/support/catch.hpp"
@@ -157,6 +159,23 @@ TEST_CASE("mpirun's variables come before those of the job in which it was calle
   CHECK(found->over == communicator_kind::mpi);
   CHECK(found->place == placed_rank{1, 2});
   CHECK(found->one_host());
+}
+
+TEST_CASE("torchrun's variables come before those of the mpirun that started it") {
+  const std::map<std::string, std::string> torchrun{
+      {"TORCHELASTIC_RUN_ID", "x"}, {"WORLD_SIZE", "4"}, {"RANK", "3"}, {"LOCAL_RANK", "1"}};
+  for (const auto* size : {"1", "2"}) {
+    for (const auto* of : {"PMI", "OMPI_COMM_WORLD"}) {
+      auto both = torchrun;
+      both[fmt::format("{}_RANK", of)] = "0";
+      both[fmt::format("{}_SIZE", of)] = size;
+      CHECK_FALSE(by_mpirun(facts(both)));
+      const auto found = launched_by(facts(both));
+      REQUIRE(found);
+      CHECK(found->by == "torchrun");
+      CHECK(found->place == placed_rank{3, 4});
+    }
+  }
 }
 
 TEST_CASE("several copies by a launcher without a main address are refused") {
