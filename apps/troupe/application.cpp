@@ -41,7 +41,7 @@ public:
   }
 
   ~placed_process() {
-    if (served_) say_that_no_job_follows();
+    if (leads_) say_that_no_job_follows();
   }
   placed_process(const placed_process&) = delete;
   placed_process& operator=(const placed_process&) = delete;
@@ -62,17 +62,10 @@ public:
 
   // The process that the launcher started as rank 0 runs the jobs. It has a child for rank 0.
   void lead() {
-    if (!store_ || by_->store_is_served) return;
-    auto where = place_of_store();
-    where.serves = true;
-    const auto own = tcp_store(std::move(where));
-    try {
-      own->find(joining);
-    } catch (const user_error&) {
-      send_others_away();
-      throw;
-    }
-    served_ = own;
+    if (!store_) return;
+    if (!by_->store_is_served) store_ = served();
+    count_call();
+    leads_ = true;
   }
 
   // Runs this process as a rank. `join_info`: of rank 0's process, which passes it on.
@@ -88,9 +81,10 @@ public:
   bool usable() const { return store_ || mpi_->unusable().empty(); }
 
 private:
-  static constexpr const char* joining = "join";
+  using milliseconds = std::chrono::milliseconds;
   static constexpr std::chrono::minutes join_limit{5};
   static constexpr std::chrono::seconds leave_limit{30};
+  static constexpr int join_tries = 4;
 
   static std::string left_by(std::int32_t rank) { return fmt::format("rank {} has left", rank); }
 
@@ -106,34 +100,87 @@ private:
             .launcher = by_->by};
   }
 
+  // This process serves the store, for as long as the object lives.
+  std::shared_ptr<launcher_store> served() {
+    auto where = place_of_store();
+    where.serves = true;
+    auto own = tcp_store(std::move(where));
+    try {
+      own->find(calls_of(0));
+    } catch (const user_error&) {
+      send_others_away();
+      throw;
+    }
+    return own;
+  }
+
   // What has the port may be the store of another step with the same MASTER_PORT. The other
   // processes of this step then wait there.
   void send_others_away() noexcept {
     try {
       auto where = place_of_store();
       where.patience = std::chrono::seconds{2};
-      tcp_store(std::move(where))->set(joining, "");
+      store_ = tcp_store(std::move(where));
+      count_call();
+      store_->set(joining(), "");
     } catch (const user_error&) {  // it is another program, and they have a limit
     }
   }
 
+  // A launcher's processes may be shells that call the program several times. A store may outlive
+  // a call, so each process counts its own calls there.
+  static std::string calls_of(std::int32_t rank) { return fmt::format("calls of rank {}", rank); }
+  std::string joining() const { return fmt::format("join {}", call_); }
+  int counted(std::int32_t rank) const {
+    return std::stoi(store_->find(calls_of(rank)).value_or("0"));
+  }
+  void count_call() {
+    const auto rank = by_->place.rank;
+    call_ = counted(rank) + 1;
+    store_->set(calls_of(rank), std::to_string(call_));
+  }
+
   std::string shared(const std::string& join_info) {
     if (!store_) return mpi_->share(join_info);
-    if (join_info.empty()) return store_->wait(joining, join_limit);
-    store_->set(joining, join_info);
+    if (join_info.empty()) return awaited();
+    call_ = counted(0);
+    store_->set(joining(), join_info);
     return join_info;
+  }
+
+  // An earlier call's store, which rank 0 served, ends with that call. So this process may meet it
+  // while it ends, and then connects again.
+  std::string awaited() {
+    using clock = std::chrono::steady_clock;
+    const auto until = clock::now() + join_limit;
+    const auto left = [until] { return std::chrono::ceil<milliseconds>(until - clock::now()); };
+    for (int tries = 1;; ++tries) {
+      call_ = 0;
+      try {
+        count_call();
+        return store_->wait(joining(), left());
+      } catch (const user_error&) {
+        const bool of_this_call = by_->store_is_served || call_ == 1;
+        if (of_this_call || tries == join_tries || left() <= milliseconds{0}) throw;
+      }
+      auto where = place_of_store();
+      where.patience = std::max(left(), milliseconds{1});
+      store_ = tcp_store(std::move(where));
+    }
   }
 
   // A process that starts late would wait for a store that has ended. So the store of a call that
   // ends without a job (its settings are impossible) stays until each process has seen that.
+  // torchrun's stays anyway.
   void say_that_no_job_follows() noexcept {
     try {
-      if (served_->find(joining)) return;
-      served_->set(joining, "");
+      if (store_->find(joining())) return;
+      store_->set(joining(), "");
+      if (by_->store_is_served) return;
       const auto until = std::chrono::steady_clock::now() + leave_limit;
       for (std::int32_t rank = 1; rank < by_->place.world; ++rank)
-        served_->wait(left_by(rank), std::chrono::duration_cast<std::chrono::milliseconds>(
-                                         until - std::chrono::steady_clock::now()));
+        store_->wait(left_by(rank), std::chrono::duration_cast<milliseconds>(
+                                        until - std::chrono::steady_clock::now()));
     } catch (const user_error&) {  // they have a limit, too
     }
   }
@@ -146,7 +193,8 @@ private:
   const std::shared_ptr<mpi_backend> mpi_;
   std::shared_ptr<rank_launcher> ranks_;
   std::shared_ptr<launcher_store> store_;
-  std::shared_ptr<launcher_store> served_;
+  int call_ = 0;  // of this rank, in the store; from 1
+  bool leads_ = false;
 };
 
 // The child of the first process, which is rank 0. The first process reports how it ended.

@@ -134,6 +134,18 @@ def story_torchrun_whose_starter_is_mpirun_has_the_ranks(folder):
             check_equal(digest(run), digest(threads))
 
 
+def story_shells_of_a_launcher_call_the_program_several_times(folder):
+    for name, launch in LAUNCHERS.items():
+        run = os.path.join(folder, name)
+        shells = launch(3)
+        test = f'"$0" test --run-dir {run}'
+        shells["before"] += ["bash", "-c", f'"$0" "$@" && {test} && {{ {test}-not-there; {test}; }}']
+        ended = check_code(fit(run, **shells), 0)
+        check_equal(ended.err.count(f"{name} started 3 processes: they are the ranks"), 3, ended)
+        check_equal(ended.out.count("test/accuracy"), 3, ended)
+        check_equal(ended.err.count("error: "), 1, ended)
+
+
 def story_two_steps_of_a_slurm_job_do_not_meet(folder):
     threads = os.path.join(folder, "threads")
     check_code(fit(threads), 0)
