@@ -440,10 +440,15 @@ void live(launcher_client& parent, const rank_process_options& home) {
 
 int run_placed_rank(std::int32_t rank, const std::string& join_info,
                     const rank_process_options& home) {
+  bool has_lived = false;
   try {
-    while (const auto parent = placed_client(rank, join_info)) live(*parent, home);
+    while (const auto parent = placed_client(rank, join_info)) {
+      has_lived = true;
+      live(*parent, home);
+    }
     return 0;
   } catch (const user_error&) {
+    if (!has_lived) throw;
     return 1;  // the first process has reported why
   }
 }

@@ -16,7 +16,8 @@ namespace troupe {
 /// In a process that something else has placed as `rank` (mpirun, torchrun): one life of that rank
 /// after the other, as `join_info` (`placed_launcher`) leads to them, until there are no more.
 /// Returns the exit code for main: 0 after a shutdown message, 1 when the process that starts ranks
-/// is gone. Does not return when a life was given up.
+/// is gone. Does not return when a life was given up. Throws user_error (membership) when that
+/// process could not be reached before the first life.
 int run_placed_rank(std::int32_t rank, const std::string& join_info,
                     const rank_process_options& home);
 

@@ -197,9 +197,9 @@ private:
   bool leads_ = false;
 };
 
-// The child of the first process, which is rank 0. The first process reports how it ended.
-int be_child(placed_process& others, const std::string& join_info,
-             const rank_process_options& home) {
+// The first process reports how the ranks ended. This one reports why it could not join.
+int end_as_rank(placed_process& others, const std::string& join_info,
+                const rank_process_options& home) {
   try {
     return others.be_rank(join_info, home);
   } catch (const user_error& error) {
@@ -237,7 +237,7 @@ int run_parts(const application::facts& about, const detail::own_parts& parts, i
   // A rank's process, of --placement processes: it ends with its rank, without destructors.
   if (const auto code = run_rank_if_child(count, arguments, {recipe, world})) ::_exit(*code);
   if (const auto join_info = placed_child(count, arguments))
-    ::_exit(be_child(*others, *join_info, {recipe, world}));
+    ::_exit(end_as_rank(*others, *join_info, {recipe, world}));
   const context around{.screen = screen,
                        .learning = *learning,
                        .world = world,
@@ -250,7 +250,7 @@ int run_parts(const application::facts& about, const detail::own_parts& parts, i
                          if (!others->by()) return std::nullopt;
                          if (others->by()->place.rank > 0) {
                            if (!others->usable()) return program_end{};
-                           return program_end{others->be_rank({}, {recipe, world}), true};
+                           return program_end{end_as_rank(*others, {}, {recipe, world}), true};
                          }
                          others->lead();
                          return std::nullopt;

@@ -171,6 +171,20 @@ def story_two_steps_of_a_slurm_job_do_not_meet(folder):
         check_none_left(second)
 
 
+def story_a_process_that_cannot_join_says_why(folder):
+    from torch.distributed import TCPStore  # pylint: disable=import-outside-toplevel
+    port, job = 25000 + os.getpid() % 5000, str(next(JOBS))
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        free_port = other.getsockname()[1]
+    store.set(f"troupe {job} 0 join 1", f"{free_port} {'00' * 32} 127.0.0.1")
+    ended = fit(os.path.join(folder, "run"), MASTER_PORT=str(port), SLURM_JOB_ID=job, SLURM_STEP_ID="0",
+                SLURM_NTASKS="2", SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="1", SLURM_LOCALID="1")
+    check_equal(ended.code, 4, ended)
+    check_equal(ended.err, "error: the process that the launcher started as rank 0 cannot be reached: "
+                f"127.0.0.1:{free_port}: Connection refused; see what it says\n", ended)
+
+
 def elastic(run, launch, *more):
     return fit(run, "--max-restarts", 4, *more, **launch)
 
