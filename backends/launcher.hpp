@@ -157,8 +157,9 @@ public:
   virtual void enter(std::int32_t rank, const hook& what) noexcept = 0;
   /// Serves the link in the calling thread until it is closed or lost. `received` is called on
   /// another one, because it may run user code, and heartbeats must go on. True when the other side
-  /// closed the link; then the last call of `received` has returned. After a loss it may still run:
-  /// the process is to end without cleanup.
+  /// closed the link; then the last call of `received` has returned. False after a loss, or when
+  /// that call does not return within a minute. It may still run: the process is to end without
+  /// cleanup.
   virtual bool serve(std::function<void(link_message&&)> received) = 0;
   /// As rank_launcher::has_threads.
   virtual bool has_threads() const { return true; }

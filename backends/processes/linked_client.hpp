@@ -7,7 +7,9 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 
+#include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,9 +22,12 @@ namespace troupe {
 class linked_client : public launcher_client {
 public:
   /// Owns `socket`. `silence_counts`: a launcher that is silent for too long is lost.
-  linked_client(const process_identity& who, int socket, bool silence_counts)
+  /// `received_limit`: how long user code may run on for messages of a link that is closed.
+  linked_client(const process_identity& who, int socket, bool silence_counts,
+                std::chrono::nanoseconds received_limit = std::chrono::minutes{1})
       : who_(who),
-        link_(loop_, socket, {who.job, who.incarnation}, {.silence_counts = silence_counts}) {}
+        link_(loop_, socket, {who.job, who.incarnation}, {.silence_counts = silence_counts}),
+        received_limit_(received_limit) {}
 
   const process_identity& who() const override { return who_; }
   troupe::link& control() override { return link_; }
@@ -41,20 +46,25 @@ public:
                     loop_.stop();
                   }});
     loop_.run();
-    if (closed)
-      receiver->join();
-    else
-      (void)receiver.release();  // its destructor would wait for user code
-    return closed;
+    if (closed && has_received_all(*receiver)) return true;
+    (void)receiver.release();  // its destructor would wait for user code
+    return false;
   }
 
 protected:
   boost::asio::io_context& loop() { return loop_; }
 
 private:
+  bool has_received_all(boost::asio::thread_pool& receiver) const {
+    const auto last = std::make_shared<std::promise<void>>();
+    boost::asio::post(receiver, [last] { last->set_value(); });
+    return last->get_future().wait_for(received_limit_) == std::future_status::ready;
+  }
+
   process_identity who_;
   boost::asio::io_context loop_{1};
   link_stream link_;
+  const std::chrono::nanoseconds received_limit_;
 };
 
 }  // namespace troupe
