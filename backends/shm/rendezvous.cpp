@@ -188,7 +188,7 @@ shm_rendezvous shm_rendezvous::find(std::string_view key, std::chrono::nanosecon
   throw user_error(errc::membership,
                    "shm: the process that holds the rendezvous does not answer on this host: it "
                    "has ended, it is stopped, or it is in another network namespace (another "
-                   "container); there use --communicator tcp");
+                   "container): the ranks of a host must share its network");
 }
 
 int shm_rendezvous::descriptor() const { return control_segment_->file(); }
