@@ -79,7 +79,7 @@ ordered_json communicators(const ports& world, const std::optional<launched>& by
       std::erase(known, std::string{one->name()});
       all.push_back(communicator_facts(
           one->name(), one->unusable(),
-          under_mpirun ? "mpirun's processes are the ranks, what auto takes here"
+          under_mpirun ? by->by + "'s processes are the ranks, what auto takes here"
                        : "for one rank; mpirun -n RANKS troupe fit for several"));
     }
   for (const auto& name : known)

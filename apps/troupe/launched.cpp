@@ -45,14 +45,19 @@ launched by_torchrun(const cluster_facts& from, const cluster_environment& found
   return by;
 }
 
-launched by_srun(const cluster_facts& from, const cluster_environment& found) {
+// Slurm numbers its tasks in blocks of equally many per host, or one fewer.
+std::int32_t tasks_per_host(const cluster_facts& from, std::int32_t world) {
   auto hosts = number_of(from, "SLURM_STEP_NUM_NODES");
   if (!hosts) hosts = number_of(from, "SLURM_NNODES");
+  return hosts > 0 ? (world + *hosts - 1) / *hosts : 0;
+}
+
+launched by_srun(const cluster_facts& from, const cluster_environment& found) {
   return {.place = {found.rank(), found.world()},
           .by = "srun",
           .count = "-n",
           .over = communicator_kind::tcp,
-          .per_host = hosts > 0 ? (found.world() + *hosts - 1) / *hosts : 0,
+          .per_host = tasks_per_host(from, found.world()),
           .store_prefix = fmt::format("troupe {} {} ", text_of(from, "SLURM_JOB_ID"),
                                       text_of(from, "SLURM_STEP_ID"))};
 }
@@ -64,6 +69,17 @@ launched by_jsrun(const cluster_facts& from, const cluster_environment& found) {
           .over = communicator_kind::tcp,
           .store_prefix = fmt::format("troupe {} {} ", text_of(from, "LSB_JOBID"),
                                       text_of(from, "PMIX_NAMESPACE"))};
+}
+
+// The variables of PMI are those of srun --mpi=pmi2. An mpirun whose helpers srun has started sets
+// them, too: its helpers are one per host, and it counts the ranks of each host.
+bool is_pmi_of_srun(const cluster_facts& from, const placed_rank& place) {
+  return number_of(from, "SLURM_STEP_NUM_TASKS") == place.world &&
+         number_of(from, "SLURM_PROCID") == place.rank && !number_of(from, "MPI_LOCALNRANKS");
+}
+
+bool is_srun_over_mpi(const launched& by) {
+  return by.by == "srun" && by.over == communicator_kind::mpi;
 }
 
 // Run folders and configuration files contain "threads" because it is the default. So only a value
@@ -83,12 +99,13 @@ bool asked_now(const settings& s, std::string_view key) {
 }
 
 // How a call without this launcher gets the communicator.
-std::string way_to(const std::string& communicator) {
+std::string way_to(const std::string& communicator, const launched& by) {
   if (communicator == to_string(communicator_kind::mpi)) return ", with mpirun";
   const bool threads = communicator == to_string(communicator_kind::inproc) ||
                        communicator == to_string(communicator_kind::nccl);
-  return fmt::format(", with --placement {} for {}", threads ? "threads" : "processes",
-                     communicator);
+  return fmt::format(", with --placement {} for {}{}", threads ? "threads" : "processes",
+                     communicator,
+                     is_srun_over_mpi(by) && !threads ? "; or call srun --mpi=none" : "");
 }
 
 [[noreturn]] void refuse_number(const settings& s, const launched& by, std::int64_t ranks,
@@ -160,17 +177,21 @@ std::optional<launched> by_mpirun(const cluster_facts& from) {
     const auto own = number_of(from, rank);
     const auto all = number_of(from, world);
     if (!own || !all || *own < 0 || *own >= *all) continue;
-    return launched{.place = {*own, *all},
-                    .by = "mpirun",
-                    .count = "-n",
-                    .per_host = (here ? here : number_of(from, "MPI_LOCALNRANKS")).value_or(0)};
+    launched by{.place = {*own, *all}, .by = "mpirun", .count = "-n"};
+    by.per_host = (here ? here : number_of(from, "MPI_LOCALNRANKS")).value_or(0);
+    if (rank == std::string_view{"PMI_RANK"} && is_pmi_of_srun(from, by.place)) {
+      by.by = "srun";
+      by.per_host = tasks_per_host(from, *all);
+    }
+    return by;
   }
   return std::nullopt;
 }
 
-std::optional<launched> launched_by(const cluster_facts& from) {
+std::optional<launched> launched_by(const cluster_facts& from, bool with_mpi) {
   if (!from.variable) return std::nullopt;
-  if (auto by = by_mpirun(from)) return by->place.world > 1 ? std::move(by) : std::nullopt;
+  if (auto by = by_mpirun(from); by && (with_mpi || by->by == "mpirun"))
+    return by->place.world > 1 ? std::move(by) : std::nullopt;
   const auto found = detected(from);
   if (!found || runs_once(from, *found)) return std::nullopt;
   std::optional<launched> by;
@@ -194,7 +215,7 @@ void take_place(settings& s, const std::optional<launched>& by) {
       by->over != communicator_kind::mpi &&
       (wanted == to_string(communicator_kind::tcp) || wanted == to_string(communicator_kind::hier));
   if (wanted != "auto" && wanted != to_string(by->over) && !over_store)
-    refuse(s, "communicator", *by, way_to(wanted));
+    refuse(s, "communicator", *by, way_to(wanted, *by));
   const auto world = by->place.world;
   const auto spares = s.integer("elastic.spares");
   const auto ranks = s.is_given("ranks") ? s.integer("ranks") : world - spares;
@@ -215,8 +236,8 @@ cluster_environment_ptr place_of_rank(const std::optional<launched>& by, const c
                                       std::int32_t rank, std::int32_t world) {
   if (by) {
     try {
-      const auto found = by->over == communicator_kind::mpi ? mpi_environment(from)
-                                                            : detect_environment(from).which;
+      const auto found =
+          by->by == "mpirun" ? mpi_environment(from) : detect_environment(from).which;
       if (found && found->rank() == rank && found->world() == world) return found;
     } catch (const user_error&) {  // rank and world are known; only the host is not
     }
@@ -239,12 +260,13 @@ void refuse_copies(const cluster_facts& from, const std::optional<launched>& by)
 std::string place_note(const launched& by, const settings& s) {
   const auto spares = s.integer("elastic.spares");
   const auto wanted = s.text("communicator");
-  return fmt::format("{} started {} processes: they are the ranks{}, over {}", by.by,
+  return fmt::format("{} started {} processes: they are the ranks{}, over {}{}", by.by,
                      by.place.world,
                      spares == 0   ? ""
                      : spares == 1 ? " and a spare"
                                    : fmt::format(" and {} spares", spares),
-                     wanted == "auto" ? to_string(by.over) : wanted);
+                     wanted == "auto" ? to_string(by.over) : wanted,
+                     is_srun_over_mpi(by) ? " (srun --mpi=none is for other communicators)" : "");
 }
 
 std::string place_is_fixed(const launched& by) {

@@ -2,6 +2,7 @@
 // processes: they are the ranks of one job.
 #pragma once
 
+#include "apps/troupe/build_facts.hpp"
 #include "apps/troupe/settings.hpp"
 #include "troupe/communicator.hpp"
 #include "troupe/ports.hpp"
@@ -17,8 +18,8 @@ struct launched {
   placed_rank place;
   std::string by;     ///< the launcher, as users call it: `mpirun`
   std::string count;  ///< its flag for the number of processes: `-n`
-  /// What carries the collectives unless the settings say tcp or hier: mpi for mpirun, shm for
-  /// others on one host, and else tcp.
+  /// What carries the collectives unless the settings say tcp or hier: mpi for mpirun and
+  /// srun with a PMI, shm for others on one host, and else tcp.
   communicator_kind over = communicator_kind::mpi;
   std::int32_t per_host = 0;  ///< processes on each host; 0: not known
   /// Not for mpi: where the processes learn of each other (backends/torch/tcp_store.hpp), and
@@ -34,14 +35,17 @@ struct launched {
   bool one_host() const { return per_host == place.world; }
 };
 
-/// mpirun, by the variables of Open MPI and PMI, also if it has started one process only. Nothing
-/// in a process of torchrun, whose own starter may have set them.
+/// mpirun, by the variables of Open MPI and PMI, also if it has started one process only; or srun,
+/// if these are of its own PMI (`--mpi=pmi2`). Nothing in a process of torchrun, whose own starter
+/// may have set them.
 std::optional<launched> by_mpirun(const cluster_facts& from);
 
 /// The launcher of this process. Nothing: no launcher has started several processes of this
 /// program, or its variables contradict each other (`refuse_copies` says which). MPI's variables
-/// come first (`by_mpirun`), then those of detect_environment.
-std::optional<launched> launched_by(const cluster_facts& from);
+/// come first (`by_mpirun`), then those of detect_environment. A program without MPI takes srun's
+/// processes for its ranks without MPI.
+std::optional<launched> launched_by(const cluster_facts& from,
+                                    bool with_mpi = build_facts::with_mpi);
 
 /// Sets `ranks` to the launcher's number of processes without `elastic.spares`. Throws user_error
 /// (bad_configuration) if the settings ask for another number, placement or communicator. Without a

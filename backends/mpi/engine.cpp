@@ -135,8 +135,9 @@ bool engine::start() {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (rank != place_.rank || size != place_.world) {
-    trouble_ = fmt::format("MPI says this is rank {} of {}, mpirun's variables said rank {} of {}",
-                           rank, size, place_.rank, place_.world);
+    trouble_ =
+        fmt::format("MPI says this is rank {} of {}, the launcher's variables said rank {} of {}",
+                    rank, size, place_.rank, place_.world);
     return false;
   }
   arithmetic_.emplace();

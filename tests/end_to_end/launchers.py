@@ -146,6 +146,18 @@ def story_shells_of_a_launcher_call_the_program_several_times(folder):
         check_equal(ended.err.count("error: "), 1, ended)
 
 
+def story_srun_with_a_pmi_is_named_with_its_way_around_mpi(folder):
+    run, tasks = os.path.join(folder, "run"), srun(2)
+    tasks["before"] += ["bash", "-c", 'PMI_RANK=$SLURM_PROCID PMI_SIZE=$SLURM_NTASKS exec "$0" "$@"']
+    ended = fit(run, "--communicator", "tcp", SLURM_STEP_ID="0", **tasks)
+    if "built without MPI" in troupe("doctor").out:
+        check_code(ended, 0)
+        return
+    check(ended.code != 0, ended)
+    check_in("srun's processes are the ranks of one job, over mpi; leave it out, or call troupe without srun, with "
+             "--placement processes for tcp; or call srun --mpi=none\n", ended.err)
+
+
 def story_two_steps_of_a_slurm_job_do_not_meet(folder):
     threads = os.path.join(folder, "threads")
     check_code(fit(threads), 0)

@@ -178,6 +178,45 @@ TEST_CASE("torchrun's variables come before those of the mpirun that started it"
   }
 }
 
+TEST_CASE("srun with a PMI: over mpi, or without MPI as any srun, and errors name srun's flag") {
+  using Catch::Matchers::Contains;
+  std::map<std::string, std::string> set{{"SLURM_NTASKS", "4"},
+                                         {"SLURM_PROCID", "2"},
+                                         {"SLURM_LOCALID", "0"},
+                                         {"SLURM_STEP_ID", "0"},
+                                         {"SLURM_STEP_NUM_TASKS", "4"},
+                                         {"SLURM_STEP_NUM_NODES", "2"},
+                                         {"SLURM_NODELIST", "n[7-8]"},
+                                         {"PMI_RANK", "2"},
+                                         {"PMI_SIZE", "4"}};
+  const auto found = launched_by(facts(set), true);
+  REQUIRE(found);
+  CHECK(found->by == "srun");
+  CHECK(found->over == communicator_kind::mpi);
+  CHECK(found->place == placed_rank{2, 4});
+  CHECK(found->per_host == 2);
+  CHECK(place_of_rank(found, facts(set), 2, 4)->local_rank() == 0);
+  auto tcp = settings_with({{"communicator", "--communicator", {"tcp"}}});
+  CHECK_THROWS_WITH(take_place(tcp, found),
+                    Contains("srun's processes") && Contains("or call srun --mpi=none"));
+  auto three = settings_with({{"ranks", "--ranks", {"3"}}});
+  CHECK_THROWS_WITH(take_place(three, found), Contains("call srun -n 3"));
+  CHECK_THAT(place_note(*found, settings_with({})), Contains("over mpi (srun --mpi=none"));
+
+  const auto without_mpi = launched_by(facts(set), false);
+  REQUIRE(without_mpi);
+  CHECK(without_mpi->by == "srun");
+  CHECK(without_mpi->over == communicator_kind::tcp);
+
+  // An mpirun in the step: with two helpers, or one rank on each host.
+  auto hydra = set;
+  hydra["SLURM_PROCID"] = "1";
+  hydra["SLURM_STEP_NUM_TASKS"] = "2";
+  CHECK(launched_by(facts(hydra))->by == "mpirun");
+  set["MPI_LOCALNRANKS"] = "1";
+  CHECK(launched_by(facts(set))->by == "mpirun");
+}
+
 TEST_CASE("several copies by a launcher without a main address are refused") {
   using Catch::Matchers::Contains;
   const auto xla = facts({{"PJRT_DEVICE", "TPU"}, {"PJRT_LOCAL_PROCESS_COUNT", "4"}});
