@@ -38,6 +38,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr auto as_awaitable = asio::as_tuple(asio::use_awaitable);
+constexpr int quiet_max = 5;  // seconds without an event, after which a stream sends a comment
 constexpr std::size_t dropped_max = 1 << 20;  // bytes that are read and dropped after a refusal
 
 http_answer said(unsigned status, std::string text) {
@@ -240,7 +241,8 @@ struct http_server::server::visit_over : visit, std::enable_shared_from_this<vis
     const auto streams = static_cast<std::size_t>(std::count_if(
         all.open.begin(), all.open.end(), [](const auto& one) { return one->streams; }));
     if (streams >= limits.streams) {
-      const auto refused = said(503, "too many streams are open: close one\n");
+      auto refused = said(503, "{\"error\":\"too many streams are open: close one\"}\n");
+      refused.type = "application/json";
       co_await send(refused, asked, false);
       co_return;
     }
@@ -252,18 +254,21 @@ struct http_server::server::visit_over : visit, std::enable_shared_from_this<vis
     std::string text =
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n"
         "Connection: close\r\n\r\n";
-    while (lowest().socket().is_open()) {
+    for (int quiet = 0; lowest().socket().is_open();) {
       text += source->next();
       if (text.empty() && source->ended()) {
         has_time(limits.write);
         co_await end_in_order();
         break;
       }
-      if (text.empty()) {
+      if (text.empty() && ++quiet < quiet_max) {
         later.expires_after(std::chrono::seconds{1});
         co_await later.async_wait(as_awaitable);
         continue;
       }
+      // A comment, which shows whether the client is still there.
+      if (text.empty()) text = ":\n\n";
+      quiet = 0;
       has_time(limits.write);
       const auto [error, size] =
           co_await asio::async_write(stream, asio::buffer(text), as_awaitable);

@@ -90,9 +90,9 @@ std::string metrics_text_of(const all_statuses& all) {
     const auto metrics = status.find("metrics");
     if (metrics == status.end() || !metrics->is_object()) continue;
     for (const auto& [name, value] : metrics->items())
-      if (value.is_number())
+      if (value.is_number() || value.is_null())  // JSON has null for what is not finite
         text += sample("troupe_metric", joined(labels, "name=" + prometheus_label(name)),
-                       number_text(value.get<double>()));
+                       number_text(value.is_null() ? NAN : value.get<double>()));
   }
   if (text.empty()) return text;
   return prometheus_head("troupe_metric", "gauge", "The last value of a metric that the run logs") +

@@ -66,6 +66,8 @@ bool is_result_file(const json& what) {
          (*status == "finished" || *status == "stopped" || *status == "failed");
 }
 
+constexpr const char* asked_twice = "the service was asked twice to end";
+
 bool has_checkpoint(const fs::path& run) {
   std::error_code none;
   for (const auto& one : fs::directory_iterator{run / "checkpoints", none})
@@ -159,8 +161,10 @@ job_book::job_book(asio::io_context& loop, fs::path folder, std::size_t jobs_max
     one->stop_wanted = saved.value("stop_wanted", false);
     if (auto result = read_file(entry.path() / "result.json"); is_result_file(result))
       one->result = std::move(result);
-    else if (one->stop_wanted)
+    else if (one->stop_wanted) {
       one->result = {{"status", "stopped"}, {"failure", nullptr}};
+      record_result(*one);
+    }
     all_[name] = std::move(one);
   }
 }
@@ -223,10 +227,18 @@ kept_job& job_book::start(const json& request) {
     throw refused(409, fmt::format("{} holds files that are no job of this service: choose another "
                                    "name, or move the folder away",
                                    folder.string()));
-  fs::create_directories(folder);
+  std::error_code full;
+  fs::create_directories(folder, full);
+  if (full) throw refused(507, fmt::format("cannot make {}: {}", folder.string(), full.message()));
   auto one = std::make_shared<kept_job>(folder);
   one->request = request;
-  save(*one, false);
+  try {
+    save(*one, false);
+  } catch (const refused&) {  // the name stays free
+    std::error_code none;
+    fs::remove_all(folder, none);
+    throw;
+  }
   all_[name] = one;
   one->events.add("service", {{"event", "started"}});
   launch(one);
@@ -288,8 +300,17 @@ void job_book::started(const kept_job_ptr& one, const troupe::job_handle& held) 
   if (!one->running) return;
   if (one->abort_wanted) return held.abort("a client of the service ended the job at once");
   if (one->stop_wanted) return held.stop();
+  if (aborting_) return held.abort(asked_twice);
   if (draining_) return held.stop(troupe::stop_reason::terminate);
   if (one->ranks_wanted) held.scale(*one->ranks_wanted);
+}
+
+void job_book::record_result(kept_job& one) {
+  try {
+    write_file(one.folder / "result.json", one.result);
+  } catch (const refused& error) {
+    one.events.add("service", {{"event", "trouble"}, {"what", error.what()}});
+  }
 }
 
 void job_book::ended_if_recorded(const kept_job_ptr& one) {
@@ -302,11 +323,7 @@ void job_book::ended_if_recorded(const kept_job_ptr& one) {
       (outcome.failed_with && outcome.failed_with->record.kind == troupe::failure_kind::aborted);
   if (!draining_ || one->stop_wanted || !ended_by_us) {
     one->result = result_of(outcome);
-    try {
-      write_file(one->folder / "result.json", one->result);
-    } catch (const refused& error) {
-      one->events.add("service", {{"event", "trouble"}, {"what", error.what()}});
-    }
+    record_result(*one);
   }
   one->events.add("service", {{"event", "ended"}, {"status", to_string(outcome.status)}});
   resume_waiting();
@@ -324,12 +341,11 @@ asio::awaitable<void> job_book::record(kept_job_ptr one,
 }
 
 void job_book::drain(std::function<void()> all_ended) {
-  const bool again = std::exchange(draining_, true);
+  const bool again = aborting_ = std::exchange(draining_, true);
   drained_ = std::move(all_ended);
   for (const auto& [name, one] : all_)
     if (one->running)
-      again ? one->held.abort("the service was asked twice to end")
-            : one->held.stop(troupe::stop_reason::terminate);
+      again ? one->held.abort(asked_twice) : one->held.stop(troupe::stop_reason::terminate);
   if (running() == 0) std::exchange(drained_, nullptr)();
 }
 
@@ -347,7 +363,7 @@ void job_book::stop(const std::string& name, bool now) {
   one->events.add("service", {{"event", "stop"}, {"now", now}});
   if (std::exchange(one->waits, false)) {
     one->result = {{"status", "stopped"}, {"failure", nullptr}};
-    return;
+    return record_result(*one);
   }
   now ? one->held.abort("a client of the service ended the job at once") : one->held.stop();
 }

@@ -93,6 +93,7 @@ private:
   void resume_waiting();
   void launch(const kept_job_ptr& one);
   void started(const kept_job_ptr& one, const troupe::job_handle& held);
+  static void record_result(kept_job& one);
   void ended_if_recorded(const kept_job_ptr& one);
   boost::asio::awaitable<void> record(kept_job_ptr one,
                                       std::shared_ptr<troupe::event_stream> events);
@@ -109,6 +110,7 @@ private:
   std::map<std::string, kept_job_ptr> all_;
   std::vector<std::string> left_out_;
   bool draining_ = false;
+  bool aborting_ = false;  // asked to drain twice
   std::function<void()> drained_;
 };
 

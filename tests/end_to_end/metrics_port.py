@@ -133,5 +133,13 @@ def story_it_listens_on_loopback_only(folder):
     check_code(running.end(), 0)
 
 
+def story_a_loss_that_is_no_number_is_served_as_one(folder):
+    running = Running(folder, "--learning-rate", "1e30")
+    samples = parse(running.ask()[2])
+    check(math.isnan(samples["troupe_metric", ('name="train/loss"',)]), samples)
+    running.release()
+    running.end()
+
+
 if __name__ == "__main__":
     main(globals())

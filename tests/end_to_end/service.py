@@ -230,8 +230,20 @@ def story_a_restart_resumes_as_many_jobs_as_may_run(folder):
     service.wait_for_step("a", 5)
     check_equal([service.job(name)["state"] for name in names], ["running", "waiting", "waiting"])
     check_equal(service.ask("POST", "/v1/jobs/b/resume", {})[0], 429)
+
+    def stream_of(name):
+        client = service.connection()
+        client.request("GET", f"/v1/jobs/{name}/events")
+        status = client.getresponse().status
+        client.close()
+        return status
+
+    # Streams of a job without news whose clients are gone end, too.
+    check_equal([stream_of("b") for _ in range(STREAMS - 1)], [200] * (STREAMS - 1))
+    service.wait_for("a", lambda _: [stream_of("a") for _ in range(3)] == [200] * 3, "an end of streams")
     service.post("/v1/jobs/b/stop")
     check_equal([service.job(name)["state"] for name in names], ["running", "stopped", "waiting"])
+    check(os.path.exists(os.path.join(folder, "jobs", "b", "result.json")), "watch shows it as running")
     shutil.rmtree(os.path.join(folder, "jobs", "c"))
     service.post("/v1/jobs/a/stop")
     service.wait_for_end("a")
@@ -476,7 +488,7 @@ def story_one_stream_too_many_is_refused_until_others_end(folder):
     streams = [opened() for _ in range(STREAMS)]
     check_equal([answer.status for _, answer in streams], [200] * STREAMS)
     client, answer = opened()
-    check_equal((answer.status, answer.read()), (503, b"too many streams are open: close one\n"))
+    check_equal((answer.status, answer.read()), (503, b'{"error":"too many streams are open: close one"}\n'))
     client.close()
     check_equal(service.ask("GET", "/healthz")[0], 200)
     service.post("/v1/jobs/run/stop")
