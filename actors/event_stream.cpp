@@ -41,12 +41,13 @@ struct waiter : std::enable_shared_from_this<waiter> {
   void complete(observation_ptr what) {
     const auto hop = stream;
     asio::post(hop, [self = shared_from_this(), what = std::move(what)]() mutable {
-      asio::get_associated_cancellation_slot(self->handler).clear();
       auto handler = std::move(self->handler);
       const auto work = std::move(self->stream);
       const auto executor = std::move(self->executor);
       self.reset();
       executor.execute([handler = std::move(handler), what = std::move(what)]() mutable {
+        // Here, because slots are not thread-safe: their signal is emitted on this executor.
+        asio::get_associated_cancellation_slot(handler).clear();
         std::move(handler)(std::move(what));
       });
     });

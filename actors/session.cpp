@@ -216,6 +216,7 @@ public:
   void connect(job_handle handle) {
     const std::lock_guard lock(guard_);
     handle_ = std::move(handle);
+    if (cancelled_ > 0) pass_on();  // while the job was launched
   }
 
   // On any thread. Through the session's executor first, so that the handler runs neither inside
@@ -225,12 +226,13 @@ public:
     auto shared = shared_from_this();
     const auto hop = session_work_;
     asio::post(hop, [shared, outcome = std::move(outcome)]() mutable {
-      asio::get_associated_cancellation_slot(shared->handler_).clear();
       auto handler = std::move(shared->handler_);
       const auto work = std::move(shared->session_work_);
       const auto executor = std::move(shared->executor_);
       shared.reset();
       executor.execute([handler = std::move(handler), outcome = std::move(outcome)]() mutable {
+        // Here, because slots are not thread-safe: their signal is emitted on this executor.
+        asio::get_associated_cancellation_slot(handler).clear();
         std::move(handler)(std::move(outcome));
       });
     });
@@ -238,7 +240,11 @@ public:
 
 private:
   void cancel() {
-    if (std::exchange(cancelled_, true))
+    ++cancelled_;
+    pass_on();
+  }
+  void pass_on() const {
+    if (cancelled_ > 1)
       handle_.abort("cancelled twice");
     else
       handle_.stop();
@@ -249,7 +255,7 @@ private:
   asio::any_io_executor session_work_;
   handler_type handler_;
   job_handle handle_;
-  bool cancelled_ = false;
+  int cancelled_ = 0;
 };
 
 // Ends the events of a job that does not start.

@@ -178,6 +178,20 @@ TEST_CASE("a cancellation slot stops the run at a step boundary", "[session]") {
   CHECK(outcome->weights->loop.steps == outcome->loop.steps);
 }
 
+TEST_CASE("a cancellation while the job is launched stops it", "[session]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  asio::cancellation_signal cancel;
+  auto what = integer_job({}, 2);
+  what.options.max_epochs = 1'000'000'000;
+  what.started = [&](const job_handle&) { cancel.emit(asio::cancellation_type::terminal); };
+  std::optional<job_outcome> outcome;
+  s.async_fit(std::move(what), asio::bind_cancellation_slot(
+                                   cancel.slot(), [&](job_outcome o) { outcome = std::move(o); }));
+  loop.run();
+  CHECK(outcome->status == job_outcome::ending::stopped);
+}
+
 TEST_CASE("a future can be used as completion token", "[session]") {
   asio::io_context loop;
   session s{loop.get_executor()};
