@@ -10,6 +10,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <csignal>
+
 namespace troupe::program {
 
 namespace {
@@ -85,6 +87,7 @@ program_end evaluate(stage purpose, const schema& all, given what, const context
   report_trace(around.screen, trace);
   report_profile(around.screen, outcome);
   job_runner::ignore_later_signals();
+  if (runner.signal() == 0) std::signal(SIGPIPE, SIG_DFL);  // `troupe predict ... | head` ends so
   print(purpose, plan, outcome, around);
   return {exit_status_of(outcome, runner.signal()), !outcome.survivors.empty()};
 }

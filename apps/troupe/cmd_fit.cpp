@@ -253,7 +253,8 @@ private:
     try {
       print(result, text, aborted);
     } catch (const user_error&) {
-      if (runner.signal() != SIGHUP) throw;  // after SIGHUP the terminal is closed: no output
+      // After SIGHUP the terminal is closed, after SIGINT perhaps the pipe: no output.
+      if (runner.signal() == 0) throw;
     }
     return {code, !last.survivors.empty()};
   }

@@ -13,7 +13,7 @@ program_end status(const std::string& run, bool json, console& screen) {
   check_holds_run(run);
   const auto all = status_object(run, screen);
   if (json)
-    screen.result(all.dump());
+    screen.result(all.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   else
     show_status(all, screen);
   return {};

@@ -40,8 +40,9 @@ std::string metrics_line(const ordered_json& live) {
   std::vector<std::string> all;
   if (live.contains("metrics") && live["metrics"].is_object())
     for (const auto& [name, value] : live["metrics"].items())
-      if (value.is_number() && all.size() < metrics_shown && !rank_figures::is_one(name))
-        all.push_back(fmt::format("{} {:.4f}", name, value.get<double>()));
+      if (all.size() < metrics_shown && !rank_figures::is_one(name))
+        all.push_back(value.is_number() ? fmt::format("{} {:.4f}", name, value.get<double>())
+                                        : name + " nan");
   return fmt::format("{}", fmt::join(all, "  "));
 }
 
@@ -151,7 +152,7 @@ program_end watch(const watch_question& what, console& screen) {
     const auto all = status_object(what.run, screen);
     const bool runs = all["state"] == "running";
     if (what.json) {
-      screen.result(all.dump());
+      screen.result(all.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
     } else if (runs) {
       view.show(all);
     } else {

@@ -340,8 +340,9 @@ std::vector<observer_factory> progress_of(const settings& s, const context& arou
   progress_line::style how;
   how.live = shows_live(s, around);
   how.columns = terminal.columns;
-  how.rows = terminal.rows;
+  if (terminal.live) how.rows = terminal.rows;  // lines of ranks are drawn anew below each other
   how.epochs = s.integer("fast_dev_run") > 0 ? 1 : s.integer("max_epochs");
+  how.max_steps = s.find<std::int64_t>("max_steps");
   auto* screen = &around.screen;
   return {[how, screen] {
     return std::make_unique<progress_line>(

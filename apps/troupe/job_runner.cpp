@@ -88,6 +88,7 @@ struct job_runner::state : loop_of_signals {
 
 job_runner::job_runner(ports world, std::function<void(int signal, int count)> notify) {
   take_signals_back();
+  std::signal(SIGPIPE, SIG_IGN);  // Ctrl-C ends the `tee` of a pipeline, too
   state_ = std::make_unique<state>(std::move(world), std::move(notify));
   state_->listen();
 }

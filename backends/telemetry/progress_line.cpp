@@ -80,7 +80,7 @@ void progress_line::track(const seen::progress& what, std::chrono::nanoseconds n
 progress_line::mark progress_line::mark_of(const seen::progress& what,
                                            std::chrono::nanoseconds now) {
   const auto epoch_batches = std::max<std::int64_t>(what.batches, 0);
-  return {now, what.samples, what.at.epoch * epoch_batches + what.at.batch};
+  return {now, what.samples, what.at.epoch * epoch_batches + what.at.batch, what.at.step};
 }
 
 void progress_line::measure(const seen::progress& what, std::chrono::nanoseconds now) {
@@ -94,6 +94,9 @@ void progress_line::measure(const seen::progress& what, std::chrono::nanoseconds
   const double weight = samples_per_second_ > 0 ? 0.2 : 1.0;
   samples_per_second_ += weight * (rate - samples_per_second_);
   seconds_per_batch_ += weight * (each - seconds_per_batch_);
+  if (here.steps > mark_->steps)
+    batches_per_step_ = static_cast<double>(here.batches - mark_->batches) /
+                        static_cast<double>(here.steps - mark_->steps);
   mark_ = here;
 }
 
@@ -112,12 +115,21 @@ std::string progress_line::text(const seen::progress& what) const {
       line += fmt::format("  {} {:.4g}", name, found->second);
   if (samples_per_second_ > 0)
     line += fmt::format("  {} samples/s", count_text(samples_per_second_));
-  if (seconds_per_batch_ > 0 && what.batches != undefined && how_.epochs >= 0) {
-    const auto left = (how_.epochs - what.at.epoch) * what.batches - what.at.batch - 1;
-    line += "  ETA " +
-            clock_text(seconds_per_batch_ * static_cast<double>(std::max<std::int64_t>(left, 0)));
-  }
+  if (const auto left = seconds_left(what)) line += "  ETA " + clock_text(*left);
   return line;
+}
+
+// To the sooner limit.
+std::optional<double> progress_line::seconds_left(const seen::progress& what) const {
+  std::optional<double> batches;
+  if (what.batches != undefined && how_.epochs >= 0)
+    batches = static_cast<double>((how_.epochs - what.at.epoch) * what.batches - what.at.batch - 1);
+  if (how_.max_steps && batches_per_step_ > 0) {
+    const auto steps = static_cast<double>(*how_.max_steps - what.at.step) * batches_per_step_;
+    batches = batches ? std::min(*batches, steps) : steps;
+  }
+  if (!batches || seconds_per_batch_ <= 0) return std::nullopt;
+  return seconds_per_batch_ * std::max(*batches, 0.0);
 }
 
 void progress_line::show(const std::string& line) {

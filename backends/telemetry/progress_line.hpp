@@ -23,9 +23,10 @@ public:
     bool live = false;
     /// How wide the terminal is now; the live line is cut to it.
     std::function<std::size_t()> columns = [] { return std::size_t{80}; };
-    /// How many lines it has now.
-    std::function<std::size_t()> rows = [] { return std::size_t{24}; };
-    std::int64_t epochs = 1;  ///< in total
+    /// How many lines it has now; 0: it is no terminal.
+    std::function<std::size_t()> rows = [] { return std::size_t{0}; };
+    std::int64_t epochs = 1;                ///< in total; -1: without a limit
+    std::optional<std::int64_t> max_steps;  ///< in total
     std::chrono::nanoseconds live_interval = std::chrono::milliseconds{100};
     std::chrono::nanoseconds line_interval = std::chrono::seconds{10};
   };
@@ -41,12 +42,14 @@ private:
     std::chrono::nanoseconds when{0};
     std::int64_t samples = 0;
     std::int64_t batches = 0;  ///< of all epochs
+    std::int64_t steps = 0;
   };
   void progress(const seen::progress& what);
   static mark mark_of(const seen::progress& what, std::chrono::nanoseconds now);
   void track(const seen::progress& what, std::chrono::nanoseconds now);
   void measure(const seen::progress& what, std::chrono::nanoseconds now);
   std::string text(const seen::progress& what) const;
+  std::optional<double> seconds_left(const seen::progress& what) const;
   void show(const std::string& line);
 
   style how_;
@@ -56,6 +59,7 @@ private:
   std::optional<mark> mark_;                       ///< where the rates were last measured
   double samples_per_second_ = 0;
   double seconds_per_batch_ = 0;
+  double batches_per_step_ = 0;
   metrics last_;
   rank_figures ranks_;
   std::set<std::string> chosen_;  ///< logged with prog_bar

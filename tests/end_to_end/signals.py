@@ -43,6 +43,26 @@ def story_closing_the_terminal_stops_the_fit_and_saves_its_work(folder):
     check_stopped(run)
 
 
+def story_a_reader_of_the_output_that_is_gone_costs_no_work(folder):
+    # As `troupe fit 2>&1 | tee log`, where the terminal's Ctrl-C ends tee as well.
+    run, fifo = os.path.join(folder, "run"), os.path.join(folder, "trace")
+    os.mkfifo(fifo)
+    ours, output = os.pipe()
+    words = [PROGRAM, "fit", "--run-dir", run, *SMALL, *ENDLESS, "--trace-hooks", fifo]
+    with subprocess.Popen([str(w) for w in words], stdout=output, stderr=output, env=environment({})) as program:
+        os.close(output)
+        with open(fifo, encoding="utf-8") as trace:
+            for line in trace:
+                if json.loads(line)["step"] == 5:
+                    break
+            os.close(ours)
+            program.send_signal(signal.SIGINT)
+            for line in trace:
+                pass
+        check_equal(program.wait(), 130)
+    check_stopped(run)
+
+
 def story_under_nohup_sighup_does_not_stop_a_fit(folder):
     run = os.path.join(folder, "run")
     traced = Traced(run, before=["nohup"])

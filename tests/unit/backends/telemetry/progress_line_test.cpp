@@ -113,6 +113,19 @@ TEST_CASE("unknown values of a loader or a resumed run are left out of the line"
   CHECK(s.writes.at(0) == "epoch 5/5  batch 9  6 samples/s\n");
 }
 
+TEST_CASE("the time left is that to the sooner limit", "[progress]") {
+  const auto shown = [](std::int64_t epochs, std::int64_t steps) {
+    screen s{{.live = false, .epochs = epochs, .max_steps = steps}};
+    s.train(0);
+    s.now += 10s;
+    s.train(10);  // a batch and step a second
+    return s.writes.at(0).substr(s.writes.at(0).rfind("ETA"));
+  };
+  CHECK(shown(1000, 40) == "ETA 0:30\n");
+  CHECK(shown(-1, 40) == "ETA 0:30\n");
+  CHECK(shown(1, 4000) == "ETA 1:29\n");
+}
+
 TEST_CASE("ranks whose figures are known have a line each below the live line", "[progress]") {
   std::size_t rows = 24;
   screen s{{.live = true, .columns = wide(200), .rows = [&rows] { return rows; }, .epochs = 1}};
