@@ -183,18 +183,56 @@ def story_two_steps_of_a_slurm_job_do_not_meet(folder):
         check_none_left(second)
 
 
+def tasks_of_step(port):
+    """The variables of two tasks of a step, whose store is at this port; and what its keys begin with."""
+    job = str(next(JOBS))
+    both = {"MASTER_PORT": str(port), "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2",
+            "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
+    return [{**both, "SLURM_PROCID": task, "SLURM_LOCALID": task} for task in ("0", "1")], f"troupe {job} 0 "
+
+
 def story_a_process_that_cannot_join_says_why(folder):
     from torch.distributed import TCPStore  # pylint: disable=import-outside-toplevel
-    port, job = 25000 + os.getpid() % 5000, str(next(JOBS))
+    port = 25000 + os.getpid() % 5000
+    (_, second), prefix = tasks_of_step(port)
     store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     with socket.create_server(("127.0.0.1", 0)) as other:
         free_port = other.getsockname()[1]
-    store.set(f"troupe {job} 0 join 1", f"{free_port} {'00' * 32} 127.0.0.1")
-    ended = fit(os.path.join(folder, "run"), MASTER_PORT=str(port), SLURM_JOB_ID=job, SLURM_STEP_ID="0",
-                SLURM_NTASKS="2", SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="1", SLURM_LOCALID="1")
+    store.set(f"{prefix}join 1", f"{free_port} {'00' * 32} 127.0.0.1")
+    ended = fit(os.path.join(folder, "run"), **second)
     check_equal(ended.code, 4, ended)
     check_equal(ended.err, "error: the process that the launcher started as rank 0 cannot be reached: "
                 f"127.0.0.1:{free_port}: Connection refused; see what it says\n", ended)
+
+
+# Has the join info of a call that has ended, and ends when rank 1 has seen that it makes a second call.
+OLD_STORE = """
+import os, sys
+from torch.distributed import TCPStore
+port, prefix = int(sys.argv[1]), sys.argv[2]
+store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+store.set(prefix + "calls of rank 1", "1")
+store.set(prefix + "join 1", "")
+print("ready", flush=True)
+while store.get(prefix + "calls of rank 1") != b"2":
+    os.sched_yield()
+"""
+
+
+def story_a_process_that_meets_the_store_of_an_earlier_call_waits_for_the_next(folder):
+    threads, run = os.path.join(folder, "threads"), os.path.join(folder, "run")
+    check_code(fit(threads), 0)
+    port = 20000 + os.getpid() % 5000
+    (first, second), prefix = tasks_of_step(port)
+    with subprocess.Popen([sys.executable, "-c", OLD_STORE, str(port), prefix], text=True,
+                          stdout=subprocess.PIPE) as old:
+        check_equal(old.stdout.readline(), "ready\n")
+        with subprocess.Popen([PROGRAM, "fit", "--run-dir", run, *SMALL], env=environment(second),
+                              stderr=subprocess.DEVNULL) as rank_1:
+            check_equal(old.wait(), 0)
+            ended = check_code(fit(run, **first), 0)
+            check_equal(rank_1.wait(), 0, ended)
+    check_equal(digest(run), digest(threads), ended)
 
 
 def elastic(run, launch, *more):
