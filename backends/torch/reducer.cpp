@@ -106,7 +106,8 @@ void reducer::state::arrived(std::size_t index) noexcept {
     auto& one = members[index];
     if (!one.taking_part) return;
     if (!one.stays) settle(one);
-    if (!armed) return;
+    // A parameter of no optimizer has the buckets of the first one.
+    if (!armed || !of_optimizer(one)) return;
     ++one.arrivals;
     if (one.in_bucket == none) return;
     auto& home = buckets[one.in_bucket];
@@ -117,7 +118,8 @@ void reducer::state::arrived(std::size_t index) noexcept {
                       "{} of {} expected in this backward hook: set strategy.{} to false",
                       one.what.name, one.arrivals, one.expected,
                       options.static_graph ? "static_graph" : "overlap"));
-    if (one.arrivals == 1 && !traced) trace.push_back(index);
+    if (one.arrivals == 1 && !traced && std::ranges::find(trace, index) == trace.end())
+      trace.push_back(index);  // once, also if several optimizers have it
     if (one.arrivals == one.expected) --home.missing;
     // A read runs what the device collected: it waits until backward has ended.
     if (!options.overlap || held_back || learning || !sums() || apart) return;
@@ -330,7 +332,6 @@ void reducer::zero(std::int32_t optimizer) {
     one.what.tensor.mutable_grad() = one.held = at::Tensor{};
     one.placed = false;
   }
-  s.held_back = false;
   const bool first_steps_done =
       !s.traced && std::find(s.stepped.begin(), s.stepped.end(), false) == s.stepped.end();
   if (first_steps_done) s.learn_from_first_steps();
@@ -354,7 +355,7 @@ void reducer::begin(const last_backward& what) {
 reducer::word reducer::finish() {
   auto& s = *state_;
   if (!s.armed) throw internal_error("reducer: finish without begin");
-  s.armed = false;
+  s.armed = s.held_back = false;
   if (s.error) std::rethrow_exception(std::exchange(s.error, nullptr));
   s.check_usage();
   s.now.loss = at::Tensor{};
@@ -395,7 +396,7 @@ reducer::word reducer::finish() {
 void reducer::settle() { state_->settle(); }
 
 void reducer::abandon() noexcept {
-  state_->armed = false;
+  state_->armed = state_->held_back = false;
   state_->error = nullptr;
   state_->now.loss = at::Tensor{};
 }

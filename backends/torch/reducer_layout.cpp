@@ -146,7 +146,8 @@ void reducer::state::lay_out() {
 void reducer::state::learn_from_first_steps() {
   traced = true;
   if (buckets.empty()) return;
-  if (!options.bucket_bytes && !on_devices) measure();
+  // What a hook returns may depend on which gradients share a bucket: not on measured times.
+  if (!options.bucket_bytes && !on_devices && !options.hook) measure();
   for (const auto index : order)
     if (std::find(trace.begin(), trace.end(), index) == trace.end()) trace.push_back(index);
   std::vector<std::int64_t> sent(trace.begin(), trace.end());

@@ -298,6 +298,30 @@ TEST_CASE("several optimizers train their own parameters as in one process") {
         gradient_tolerance);
 }
 
+TEST_CASE("several optimizers with a trainable parameter in none of them train as one process") {
+  struct with_backbone : regression {
+    step_output training_step(const batch& b, std::int64_t) override {
+      const auto seen = backbone->forward(b[0]);  // requires gradients in each window
+      return fn::mse_loss((at().optimizer == 0 ? one : other)->forward(seen), b[1]);
+    }
+    optimizers configure_optimizers() override {
+      return optimizers{torch::optim::SGD(one->parameters(), 0.1)}.add(
+          torch::optim::SGD(other->parameters(), 0.1));
+    }
+    torch::nn::Linear backbone = register_module("backbone", torch::nn::Linear(4, 8));
+    torch::nn::Linear one = register_module("one", torch::nn::Linear(8, 1));
+    torch::nn::Linear other = register_module("other", torch::nn::Linear(8, 1));
+  };
+  const auto data = std::make_shared<table_data>(24);
+  auto options = quick(2, 4, 6);
+  options.gradients.overlap = GENERATE(true, false);
+  auto alone = options;
+  alone.ranks = 1;
+  alone.batch_size = 8;
+  CHECK(distance(trained<with_backbone>(options, data), trained<with_backbone>(alone, data)) <
+        gradient_tolerance);
+}
+
 namespace {
 
 /// Records the buckets in which its gradients travelled.
