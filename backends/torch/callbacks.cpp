@@ -291,12 +291,16 @@ callback_state timer::save_state() const {
   return {.json = nlohmann::json{{"elapsed_ns", elapsed().count()}}.dump()};
 }
 
-// A rank that returns to a point has taken the time since then. One that joins a running job, where
-// an epoch is known, goes on from the time that the others had.
+// A rank that returns to a point has taken the time since then. One that joins a running job goes
+// on from the time that the others had: its on_train_start may have been called already.
 void timer::load_state(module& m, const callback_state& from) {
-  if (began_) return;
-  before_ = std::chrono::nanoseconds{
+  const std::chrono::nanoseconds saved{
       nlohmann::json::parse(from.json).at("elapsed_ns").get<std::int64_t>()};
+  if (began_) {
+    before_ += std::max(saved - elapsed(), std::chrono::nanoseconds{0});
+    return;
+  }
+  before_ = saved;
   if (m.at().epoch == undefined) return;
   clock_ = clock_of(m, how_.now);
   began_ = clock_();

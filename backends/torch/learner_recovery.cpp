@@ -386,12 +386,12 @@ void torch_learner::handle(const hooks::restore_state& h) {
       for (std::size_t i = 0; i < kept_->gradients.size(); ++i)
         if (const auto& one = kept_->gradients[i]; one.defined())
           mine->tensors.push_back(blob_of(fmt::format("{}{}", of_gradients, i), one));
-    for (auto& blob : callbacks_.tensors()) {
-      blob.name.insert(0, of_optimizers);
-      mine->one_donor = true;  // each rank has its own
-      mine->tensors.push_back(std::move(blob));
-    }
     if (about_.rank == h.donors.front()) {
+      for (auto& blob : callbacks_.tensors()) {
+        blob.name.insert(0, of_optimizers);
+        mine->one_donor = true;  // each rank has its own, or none
+        mine->tensors.push_back(std::move(blob));
+      }
       module_json_ = module_->on_save_checkpoint();
       mine->text = transferred_text();
     }

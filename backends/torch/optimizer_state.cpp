@@ -279,7 +279,8 @@ private:
         const auto from = tensor_of(*found->second);
         if (shaped_like_parameters && from.dim() != 0 && from.sizes() != parameter.sizes())
           throw std::invalid_argument("it has another shape than its parameter");
-        slot_from_tensor(x, from.dim() == 0 ? from : from.to(parameter.device()));
+        constexpr bool number = !std::is_same_v<std::remove_cvref_t<decltype(x)>, at::Tensor>;
+        slot_from_tensor(x, number ? from : from.to(parameter.device()));
       } catch (const std::invalid_argument& error) {
         refuse(index_, fmt::format("{}: {}", found->first, error.what()));
       }

@@ -9,16 +9,20 @@
 #include <set>
 
 #include "troupe/callbacks.hpp"
+#include "troupe/measures.hpp"
 #include "troupe/module.hpp"
 
 namespace troupe {
 
 namespace {
 
-// A tensor with several names has the first one only.
+// A tensor with several names has the first one only. Measures count samples: they are left out.
 template <class F>
 void each_averaged(module& m, F use) {
   std::set<const c10::TensorImpl*> seen;
+  for (const auto& one : m.modules(/*include_self=*/false))
+    if (dynamic_cast<const measures::measure*>(one.get()))
+      for (const auto& buffer : one->buffers()) seen.insert(buffer.unsafeGetTensorImpl());
   const auto each = [&](auto all) {
     for (auto& item : all)
       if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)

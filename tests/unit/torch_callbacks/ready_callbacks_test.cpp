@@ -1,11 +1,14 @@
 // Goal: each ready callback does what its header says. Numbers named "PyTorch" were computed by
 // PyTorch 2.13.
+#include <nlohmann/json.hpp>
+
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "backends/torch/callback_catalog.hpp"
 #include "backends/torch/report_monitor.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_callbacks/resumed.hpp"
 #include "troupe/callbacks.hpp"
+#include "troupe/measures.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -192,6 +195,25 @@ TEST_CASE("a timer ends training one step after its time, and goes on after a re
   CHECK_THROWS_WITH(timer{{}}, Catch::Contains("max_time is not positive"));
 }
 
+TEST_CASE("a timer of a rank that joins goes on from the time that the others had") {
+  struct joins_late : regression {
+    step_output training_step(const batch& b, std::int64_t index) override {
+      if (at().step == 1) late.load_state(*this, {.json = R"({"elapsed_ns": 9000000000})"});
+      if (at().step == 2) late.load_state(*this, {.json = R"({"elapsed_ns": 1000000000})"});
+      return regression::training_step(b, index);
+    }
+    void on_train_start() override { late.on_train_start(*this); }
+    void on_train_end() override {
+      const auto state = nlohmann::json::parse(late.save_state().json);
+      expect(state.at("elapsed_ns") >= 9'000'000'000 && state.at("elapsed_ns") < 20'000'000'000);
+    }
+    timer late{{.max_time = 1h, .now = ticking(1s)}};
+  };
+  ready_job job;
+  job.options = until(job.options, 4);
+  job.run<joins_late>({});
+}
+
 TEST_CASE("each rank's throughput and waiting are logged under its number") {
   ready_job job;  // 4 samples of each rank in a step, which takes one look at the clock
   const auto last = job.run({rank_monitor{ticking(500ms)}})[0].loop.last;
@@ -269,6 +291,23 @@ TEST_CASE("the exponential average is validated and saved, and training does not
     CHECK(distance(seen->validations[epoch], seen->steps[4 * epoch + 3]) > 1e-4);
   }
   CHECK(distance(weights_of(end.snapshot), expected.back()) < 1e-6);
+}
+
+TEST_CASE("a measure counts a validation also where weights are averaged") {
+  struct judged : regression {
+    void on_validation_epoch_start() override { right->reset(); }
+    step_output validation_step(const batch& b, std::int64_t) override {
+      const auto labels = b[1].gt(0).to(at::kLong).flatten();
+      right->update(torch::stack({-b[1].flatten(), b[1].flatten()}, 1), labels);
+      return {};
+    }
+    void on_validation_epoch_end() override { log("val/right", right->compute(*this)); }
+    std::shared_ptr<measures::accuracy> right =
+        register_module("right", std::make_shared<measures::accuracy>());
+  };
+  ready_job job;
+  const auto end = job.run<judged>({exponential_moving_average{{.decay = 0.9}}})[0];
+  CHECK(end.loop.last.at("val/right") == 1);
 }
 
 TEST_CASE("a fit with an average resumes in the bits of the uninterrupted one") {

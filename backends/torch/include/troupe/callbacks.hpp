@@ -381,7 +381,7 @@ private:
 
 // --- averages of the weights ---------------------------------------------------------------------
 
-/// Keeps an average of the parameters and of the buffers of floating-point type, as PyTorch's
+/// Keeps an average of the parameters and of the buffers but those of measures, as PyTorch's
 /// AveragedModel(use_buffers=True) does: the first update copies, each later one adds the current
 /// weights by a share. Validations, checkpoints and what comes after the last step use the average;
 /// training goes on with its own weights, bit by bit.
