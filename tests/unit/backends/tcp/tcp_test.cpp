@@ -6,7 +6,9 @@
 #include "backends/tcp/frame.hpp"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -164,6 +166,24 @@ TEST_CASE("ranks that differ in secret or world get an error that says so") {
                        Catch::EndsWith(secret ? " refuses rank 1: the secret is another"
                                               : " refuses rank 1: rank 1 says its world is 3, "
                                                 "others said 2"));
+}
+
+TEST_CASE("a rank without a descriptor for a connection says so") {
+  const tcp_address closed{"127.0.0.1", 1};  // where every call is refused
+  tcp_backend backend{tcp_options{
+      .rendezvous = std::make_shared<tcp_fixed_addresses>(std::vector{closed, closed})}};
+  const auto rank = backend.open(member(1));
+  const auto waiting = rank->barrier("x");
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit low{std::min<rlim_t>(before.rlim_cur, 512), before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &low) == 0);
+  std::vector<file_descriptor> taken;
+  for (int fd = 0; (fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) taken.emplace_back(fd);
+  const auto text = thrown_by<generation_closed>(*waiting);
+  taken.clear();
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK_THAT(text, Catch::Contains("no descriptor is left for a connection to rank 0: raise"));
 }
 
 TEST_CASE("a rank that vanishes after its handshake is named") {
