@@ -332,7 +332,10 @@ asio::awaitable<bool> acceptor::call(mesh& who, std::int32_t rank, std::uint16_t
   }
   time_limit limit{context_, handshake_limit, [&link] { close_quietly(link); }};
   const auto [refused, place] = co_await asio::async_connect(link, places, tupled);
-  lacking = refused == asio::error::no_descriptors ? lacking + 1 : 0;
+  // Asio reports a socket that it cannot open as one that was closed meanwhile.
+  boost::system::error_code full;
+  if (refused) tcp::socket{context_}.open(tcp::v4(), full);
+  lacking = full == asio::error::no_descriptors ? lacking + 1 : 0;
   if (refused) co_return false;
   const auto& group = who.group();
   const auto block = encode(hello{.secret = options_.secret,
