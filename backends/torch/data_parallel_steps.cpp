@@ -68,6 +68,16 @@ void refuse_unrecoverable(const trainer_options& options) {
                    "elastic.max_restarts to 0");
 }
 
+namespace {
+
+std::size_t count_of(const torch::optim::Optimizer& optimizer) {
+  std::size_t count = 0;
+  for (const auto& group : optimizer.param_groups()) count += group.params().size();
+  return count;
+}
+
+}  // namespace
+
 data_parallel::data_parallel(strategy_parts parts, data_parallel_options options)
     : strategy(std::move(parts)), options_(std::move(options)) {
   if (!options_.gradients.now) options_.gradients.now = about().now;
@@ -104,6 +114,10 @@ void data_parallel::lay_out_gradients() {
     for (const auto& group : all[i].optimizer->param_groups())
       for (const auto& parameter : group.params())
         add(fmt::format("optimizer {}'s own", i), parameter, std::uint64_t{1} << i);
+  counts_.clear();
+  for (const auto& one : all) counts_.push_back(count_of(*one.optimizer));
+  laid_out_.clear();
+  for (const auto& one : parameters) laid_out_[one.tensor.unsafeGetTensorImpl()] = one.optimizers;
   waited_ = waited();
   fuse_steps();
   auto options = options_.gradients;
@@ -199,8 +213,35 @@ value data_parallel::predict_step(const batch& b, std::int64_t index) {
   return strategy::predict_step(b, index);
 }
 
+// A hook may have added a group of parameters, as one that unfreezes layers does.
+void data_parallel::look_at_parameters(std::int32_t index) {
+  auto& optimizer = *optimizers_in_use()->all().at(static_cast<std::size_t>(index)).optimizer;
+  if (count_of(optimizer) == counts_.at(static_cast<std::size_t>(index))) return;
+  bool added = false;
+  for (const auto& group : optimizer.param_groups())
+    for (const auto& parameter : group.params()) {
+      const auto known = laid_out_.find(parameter.unsafeGetTensorImpl());
+      if (known == laid_out_.end())
+        throw user_error(errc::job_failed,
+                         fmt::format("optimizer {} has a parameter that was made after its set-up, "
+                                     "when ranks got equal weights: register it in the module's "
+                                     "constructor or in configure_model",
+                                     index));
+      added |= (known->second >> index & 1) == 0;
+    }
+  counts_[static_cast<std::size_t>(index)] = count_of(optimizer);
+  if (!added) return;
+  if (fused_of(optimizer))
+    throw user_error(errc::job_failed,
+                     fmt::format("optimizer {} got parameters after its set-up, and its steps are "
+                                 "fused: set strategy.fused_step to false",
+                                 index));
+  lay_out_gradients();
+}
+
 void data_parallel::zero_gradients(std::int32_t optimizer) {
   if (!gradients_) return strategy::zero_gradients(optimizer);
+  look_at_parameters(optimizer);
   gradients_->zero(optimizer);
 }
 

@@ -298,6 +298,35 @@ TEST_CASE("several optimizers train their own parameters as in one process") {
         gradient_tolerance);
 }
 
+TEST_CASE("parameters that an optimizer gets later train as in one process, and new ones do not") {
+  struct unfreezing : regression {
+    void on_train_epoch_start(std::int64_t epoch) override {
+      auto& sgd = *optimizers_in_use()->all()[0].optimizer;
+      if (epoch == 1) sgd.add_param_group(torch::optim::OptimizerParamGroup{net[0]->parameters()});
+    }
+    optimizers configure_optimizers() override {
+      return torch::optim::SGD(net[2]->parameters(), 0.1);
+    }
+  };
+  const auto data = std::make_shared<table_data>(24);
+  auto options = quick(2, 4, 9);
+  auto alone = options;
+  alone.ranks = 1;
+  alone.batch_size = 8;
+  CHECK(distance(trained<unfreezing>(options, data), trained<unfreezing>(alone, data)) <
+        gradient_tolerance);
+  struct growing : unfreezing {
+    void on_train_epoch_start(std::int64_t epoch) override {
+      if (epoch != 1) return;
+      const auto late = register_module("late", torch::nn::Linear(1, 1));
+      optimizers_in_use()->all()[0].optimizer->add_param_group(
+          torch::optim::OptimizerParamGroup{late->parameters()});
+    }
+  };
+  const auto ends = run_job({.recipe = recipe_for<growing>(data), .options = options});
+  CHECK_THAT(text_of(ends[0].error), Catch::Contains("was made after its set-up"));
+}
+
 TEST_CASE("several optimizers with a trainable parameter in none of them train as one process") {
   struct with_backbone : regression {
     step_output training_step(const batch& b, std::int64_t) override {

@@ -2,6 +2,7 @@
 // weighted by true sample counts and summed bucket by bucket while backward runs.
 #pragma once
 
+#include <map>
 #include <optional>
 
 #include "troupe/detail/powersgd.hpp"
@@ -85,6 +86,7 @@ private:
   std::chrono::nanoseconds clock() const;
   std::vector<at::Tensor> buffers() const;
   void lay_out_gradients();
+  void look_at_parameters(std::int32_t index);
   std::vector<at::Tensor> trained_parameters() const;
   void refuse_for_manual() const;
   void sum_gradients(const std::vector<at::Tensor>& parameters);
@@ -106,8 +108,10 @@ private:
   std::shared_ptr<communicator> host_;  // between the same ranks, for memory of the host
   subgroup batch_ranks_;                // those that run the next step
   std::unique_ptr<reducer> gradients_;
-  std::vector<std::unique_ptr<fused>> fused_;  // by optimizer
-  std::chrono::nanoseconds waited_{0};         // outside of gradients_
+  std::map<const c10::TensorImpl*, std::uint64_t> laid_out_;  // the optimizers of each, in bits
+  std::vector<std::size_t> counts_;                           // parameters, by optimizer
+  std::vector<std::unique_ptr<fused>> fused_;                 // by optimizer
+  std::chrono::nanoseconds waited_{0};                        // outside of gradients_
 };
 
 }  // namespace troupe
