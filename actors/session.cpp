@@ -346,12 +346,13 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   };
   const auto supervisor = spawn_supervisor(system, std::move(setup));
   unless_started.of = nullptr;
+  target->connect(supervisor);
   {
+    // The job begins before a thread that finds it in jobs() can stop it.
     const std::lock_guard lock(running->guard);
     running->all[target->id] = target;
+    caf::anon_send(supervisor, begin_job{});
   }
-  target->connect(supervisor);
-  caf::anon_send(supervisor, begin_job{});
   job_handle handle{target};
   hand_over(handle, started);
   return handle;

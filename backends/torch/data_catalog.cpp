@@ -56,7 +56,8 @@ void check_features(data_module& data, std::int64_t expected) {
   if (one[0].numel() == expected) return;
   throw user_error(
       errc::bad_configuration,
-      fmt::format("data {}: a sample has {} features, and the model was trained with {}",
+      fmt::format("data {}: a sample has {} features, and the model was trained with {}: give the "
+                  "columns of the training data",
                   data.name(), one[0].numel(), expected));
 }
 

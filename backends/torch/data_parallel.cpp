@@ -99,9 +99,11 @@ void data_parallel::agree_on_module() {
 
 void data_parallel::broadcast_in_place(const std::vector<at::Tensor>& tensors) const {
   const at::NoGradGuard no_grad;
+  constexpr std::size_t at_once = 256;  // a communicator takes 4096 operations
   std::vector<at::Tensor> dense;
   std::vector<work_ptr> flying;
   for (const auto& tensor : tensors) {
+    if (const auto n = flying.size(); n >= at_once) wait_for(collectives(), flying[n - at_once]);
     auto& one = dense.emplace_back(
         tensor.is_contiguous() && in_host_memory(tensor) ? tensor.detach() : copy_to_host(tensor));
     flying.push_back(collectives().broadcast(buffer_of(one), 0));

@@ -41,11 +41,13 @@ void torch_learner::handle(const hooks::on_validation_model_zero_grad&) {
   module_->on_validation_model_zero_grad();
 }
 void torch_learner::handle(const hooks::on_validation_model_eval&) {
+  before_evaluation_ = flags_of(*module_);
   module_->remember_modes();
   module_->on_validation_model_eval();
 }
 void torch_learner::handle(const hooks::on_validation_model_train&) {
   module_->on_validation_model_train();
+  before_evaluation_.reset();
 }
 void torch_learner::handle(const hooks::on_validation_start&) {
   begin_evaluation();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backends/torch/callback_list.hpp"
+#include "backends/torch/hook_changes.hpp"
 #include "troupe/detail/loop_state.hpp"
 #include "troupe/detail/metric_accumulator.hpp"
 #include "troupe/detail/optimizer_state.hpp"
@@ -31,7 +32,8 @@ struct learner_point {
   std::vector<kept_tensor> weights;
   std::vector<at::Tensor> gradients;  ///< copies, by weight; undefined: none
   std::vector<optimizer_state> optimizers;
-  std::vector<bool> training;                ///< of the module and its submodules
+  module_flags flags;
+  group_sizes groups;
   std::vector<std::optional<double>> rates;  ///< learning rates, by optimizer and group
   std::vector<std::pair<std::int64_t, std::size_t>> schedulers;  ///< offered, number fed
   std::string precision;

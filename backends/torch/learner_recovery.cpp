@@ -128,8 +128,8 @@ void torch_learner::keep_point() {
   const bool was_torn = std::exchange(torn_, true);  // until all is copied
   keep_buffers();
   keep_weights();
-  k.training.clear();
-  for (const auto& one : module_->modules()) k.training.push_back(one->is_training());
+  k.flags = flags_of(*module_);
+  k.groups = group_sizes_of(optimizers_);
   k.rates.clear();
   each_group(optimizers_, [&](const auto& group) { k.rates.push_back(rate_of(group)); });
   k.schedulers = positions_of(optimizers_);
@@ -161,9 +161,8 @@ void torch_learner::return_to_point() {
   const auto& k = *kept_;
   for (const auto& one : k.buffers) one.tensor.detach().copy_(one.copy);
   return_weights();
-  const auto modules = module_->modules();
-  for (std::size_t i = 0; i < modules.size() && i < k.training.size(); ++i)
-    if (modules[i]->is_training() != k.training[i]) modules[i]->train(k.training[i]);
+  set_flags(*module_, k.flags);
+  shrink_groups(optimizers_, k.groups);
   auto rate = k.rates.begin();
   each_group(optimizers_, [&](auto& group) {
     if (rate != k.rates.end() && *rate) group.options().set_lr(**rate);
@@ -196,6 +195,7 @@ void torch_learner::forget_step() {
   save_due_ = validation_due_ = end_reported_ = evaluation_open_ = false;
   finite_ = true;
   evaluation_books_.assign(1, {});
+  before_evaluation_.reset();
   predictions_.clear();
   optimizer_states_.clear();
   module_json_.clear();
@@ -355,13 +355,9 @@ replica_state torch_learner::own_state() {
 std::string torch_learner::transferred_text() {
   using learner_json::json;
   auto state = json::parse(state_text({}, {}));
-  auto frozen = json::array();
-  for (const auto& item : module_->named_parameters())
-    if (item.value().defined() && !item.value().requires_grad()) frozen.push_back(item.key());
-  auto training = json::array();
-  for (const auto& one : module_->modules()) training.push_back(one->is_training());
-  state["replica"] = {{"frozen", frozen},
-                      {"training", training},
+  state["replica"] = {{"flags", flags_to(flags_of(*module_))},
+                      {"at_start", at_start_ ? flags_to(*at_start_) : json{}},
+                      {"groups_at_start", groups_at_start_},
                       {"logged", learner_json::metrics_to(logged_)},
                       {"results", learner_json::metrics_to(results_)},
                       {"samples", done_.samples},
@@ -477,14 +473,10 @@ void torch_learner::take_numbers(const std::string& text) {
     if (books_of_step_) step_book_ = exchanged_books(false)[rank];
     epoch_book_ = exchanged_books(true)[rank];
   }
-  const auto frozen = more.at("frozen").get<std::vector<std::string>>();
-  for (auto& item : module_->named_parameters())
-    if (item.value().defined() && item.value().is_leaf())
-      item.value().set_requires_grad(std::ranges::find(frozen, item.key()) == frozen.end());
-  const auto training = more.at("training").get<std::vector<bool>>();
-  const auto modules = module_->modules();
-  for (std::size_t i = 0; i < modules.size() && i < training.size(); ++i)
-    if (modules[i]->is_training() != training[i]) modules[i]->train(training[i]);
+  set_flags(*module_, flags_from(more.at("flags")));
+  if (const auto& at_start = more.at("at_start"); !at_start.is_null())
+    at_start_ = flags_from(at_start);
+  groups_at_start_ = more.at("groups_at_start").get<group_sizes>();
 }
 
 }  // namespace troupe

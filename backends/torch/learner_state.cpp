@@ -39,6 +39,15 @@ void torch_learner::handle(const hooks::on_save_checkpoint&) {
   module_json_ = module_->on_save_checkpoint();
 }
 
+void torch_learner::add_hook_changes(json& state) const {
+  if (groups_at_start_.empty()) return;
+  const auto now = before_evaluation_ ? *before_evaluation_ : flags_of(*module_);
+  auto flags = at_start_ ? flag_changes(*module_, *at_start_, now) : parse_state(hook_changes_);
+  auto added = added_parameters(optimizers_, *module_, groups_at_start_);
+  if (flags.empty() && added.empty()) return;
+  state["from_hooks"] = {{"flags", std::move(flags)}, {"parameters", std::move(added)}};
+}
+
 std::string torch_learner::state_text(const entries& steps, const entries& epochs) {
   json state;
   state["seed"] = about_.options.seed;
@@ -56,6 +65,7 @@ std::string torch_learner::state_text(const entries& steps, const entries& epoch
   if (const auto& all = module_->hyper_parameters(); !all.items.empty())
     state["hyper_parameters"] = hyper_parameters_to(all);
   callbacks_.describe(state);
+  add_hook_changes(state);
   state["log"] = {
       {"steps", book_to(steps)}, {"steps_reported", steps_reported_}, {"epochs", book_to(epochs)}};
   if (non_finite_steps_ > 0) state["non_finite_steps"] = non_finite_steps_;
@@ -204,6 +214,11 @@ void torch_learner::take_everything(snapshot& from) {
                      fmt::format("{} holds {} optimizers, the module configures {}: go on with the "
                                  "module that was saved",
                                  loaded_path_, saved.size(), all.size()));
+  const auto from_hooks = state.value("from_hooks", json::object());
+  hook_changes_ = from_hooks.value("flags", json::object()).dump();
+  groups_at_start_ = group_sizes_of(optimizers_);
+  if (!strategy_->restores_optimizers())
+    add_parameters(optimizers_, *module_, from_hooks.value("parameters", json::array()));
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (strategy_->restores_optimizers()) continue;
     // Schedulers first: replaying them changes learning rates, which the groups then restore.

@@ -9,13 +9,19 @@
 #include <cstring>
 #include <unordered_set>
 
+#include <nlohmann/json.hpp>
+
+#include "backends/torch/learner_json.hpp"
 #include "backends/torch/torch_learner.hpp"
 
 namespace troupe {
 
 void torch_learner::handle(const hooks::on_train_start&) {
   if (goes_by_clock()) saved_at_ = validated_at_ = clock();
+  if (groups_at_start_.empty()) groups_at_start_ = group_sizes_of(optimizers_);
   notify(&callback::on_train_start, &troupe::module::on_train_start, &strategy::on_train_start);
+  at_start_ = flags_of(*module_);
+  set_flags(*module_, with_changes(*module_, *at_start_, learner_json::parse_state(hook_changes_)));
 }
 
 void torch_learner::handle(const hooks::on_train_epoch_start& h) {

@@ -150,11 +150,16 @@ bool visit(torch::optim::OptimizerOptions& options, group& g, bool write) {
          visit_momentum<RMSpropOptions>(options, g, write);
 }
 
+/// Moves the groups that the optimizer has now; later ones keep their rates.
 class planned_scheduler final : public torch::optim::LRScheduler {
 public:
   planned_scheduler(torch::optim::Optimizer& of, std::shared_ptr<std::vector<double>> initial,
                     const plan& which)
-      : LRScheduler(of), of_(of), initial_(std::move(initial)), curve_(which()) {
+      : LRScheduler(of),
+        of_(of),
+        initial_(std::move(initial)),
+        curve_(which()),
+        moved_(of.param_groups().size()) {
     if (!curve_) throw user_error(errc::job_failed, "configure_optimizers: a plan made no curve");
   }
 
@@ -171,12 +176,15 @@ private:
       (*initial_)[i] = groups[i].initial;
       rates.push_back(groups[i].rate);
     }
+    for (auto i = moved_; i < of_.param_groups().size(); ++i)
+      rates.push_back(of_.param_groups()[i].options().get_lr());
     return rates;
   }
 
   std::vector<group> read() {
     std::vector<group> groups;
-    for (auto& one : of_.param_groups()) {
+    for (std::size_t i = 0; i < moved_; ++i) {
+      auto& one = of_.param_groups().at(i);
       auto& g = groups.emplace_back();
       if (groups.size() > initial_->size()) initial_->push_back(one.options().get_lr());
       g.initial = (*initial_)[groups.size() - 1];
@@ -189,6 +197,7 @@ private:
   torch::optim::Optimizer& of_;
   std::shared_ptr<std::vector<double>> initial_;
   std::unique_ptr<curve> curve_;
+  std::size_t moved_;  // groups, the first ones
   bool begun_ = false;
 };
 

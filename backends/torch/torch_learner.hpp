@@ -239,6 +239,7 @@ private:
   void gather_predictions();
   byte_exchange exchange();
 
+  void add_hook_changes(nlohmann::json& state) const;
   std::string state_text(const std::map<std::string, metric_accumulator::entry>& steps,
                          const std::map<std::string, metric_accumulator::entry>& epochs);
   snapshot_ptr take_snapshot(const loop_state& loop);
@@ -369,6 +370,12 @@ private:
   bool books_of_step_ = false;  // that exchange was in the last step
   bool epoch_logs_ = true;      // some rank had values for the epoch then
   std::shared_ptr<partial_state> received_;
+
+  // What hooks change of the module and its optimizers.
+  std::optional<module_flags> at_start_;           // after on_train_start
+  group_sizes groups_at_start_;                    // before it
+  std::optional<module_flags> before_evaluation_;  // of the validation in progress
+  std::string hook_changes_;                       // in the checkpoint; due after on_train_start
 
   loop_state done_;       // the last step boundary, as far as the learner knows it
   bool in_step_ = false;  // a step has begun, or its schedulers are due

@@ -117,6 +117,20 @@ TEST_CASE("a rank is lost in any hook of a step: a measure counts each sample on
       }
 }
 
+TEST_CASE("a failure around an unfreeze in a hook: the job ends with the same bits", "[recovery]") {
+  const auto data = std::make_shared<table_data>(36, 4, 6);  // 3 steps per epoch
+  const auto recipe = make_recipe([] { return std::make_shared<fine_tuned>(); }, data);
+  const auto options = options_of(1);
+  const auto undisturbed = run_recovering(recipe, options);
+  for (const auto* hook : {"on_train_epoch_start", "on_train_batch_start", "on_train_batch_end"})
+    for (const std::int64_t step : {3, 6})
+      for (const bool lost : {true, false}) {
+        CAPTURE(hook, step, lost);
+        const injected failure{.rank = 1, .hook = hook, .step = step, .lost = lost};
+        check_same(run_recovering(recipe, options, &failure), undisturbed);
+      }
+}
+
 TEST_CASE("a failure in 16-mixed: the scale and its count go on on all ranks", "[recovery]") {
   torch_plugins plugins;
   plugins.precisions["16-mixed"] = [] {

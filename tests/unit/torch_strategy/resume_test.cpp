@@ -101,6 +101,27 @@ TEST_CASE("resume in mid-epoch with other ranks or batch size consumes the remai
   CHECK(data->taken() == left);
 }
 
+TEST_CASE("a resumed fit keeps what hooks changed: frozen parameters, modes and groups") {
+  const auto data = std::make_shared<table_data>(24, 4, 4);
+  const auto options = quick(2, 4, 11);  // 3 steps per epoch
+  const auto whole = trained<fine_tuned>(options, data);
+  auto until = options;
+  snapshot_ptr left;
+  for (const std::int64_t steps : {4, 8, 11}) {
+    CAPTURE(steps);
+    torch_plugins plugins;
+    plugins.checkpoints = std::make_shared<one_checkpoint>(left);
+    until.max_steps = steps;
+    left = run_good_job(
+               {.recipe = make_recipe([] { return std::make_shared<fine_tuned>(); }, data, plugins),
+                .options = until,
+                .resume = left ? "here" : ""})[0]
+               .snapshot;
+  }
+  CHECK(distance(weights_of(left), whole) == 0);
+  CHECK(distance(whole, trained<regression>(options, data)) > 1e-3);
+}
+
 TEST_CASE("an epoch of overfit_batches resumes where it was left") {
   const auto data = std::make_shared<table_data>(20);
   auto options = quick(2, 3, 7);

@@ -112,6 +112,26 @@ private:
   choices how_;
 };
 
+/// Trains its last layer; from epoch 1 on the first one, too, at a rate of its own and without
+/// dropout.
+struct fine_tuned : regression {
+  fine_tuned()
+      : regression(
+            {.dropout = 0.2, .optimize = [](regression& self) {
+               return optimizers{torch::optim::Adam(self.net[3]->parameters(), 0.01)}.scheduled(
+                   schedules::exponential(0.9), {.every = schedule::interval::step});
+             }}) {
+    for (auto& one : net[0]->parameters()) one.set_requires_grad(false);
+  }
+  void on_train_epoch_start(std::int64_t epoch) override {
+    if (epoch != 1) return;
+    for (auto& one : net[0]->parameters()) one.set_requires_grad(true);
+    net[2]->eval();
+    optimizers_in_use()->all()[0].optimizer->add_param_group(torch::optim::OptimizerParamGroup{
+        net[0]->parameters(), std::make_unique<torch::optim::AdamOptions>(0.003)});
+  }
+};
+
 inline std::map<std::string, at::Tensor> weights_of(const snapshot_ptr& taken) {
   std::map<std::string, at::Tensor> named;
   for (const auto& blob : taken->model) named[blob.name] = tensor_of(blob);
