@@ -11,6 +11,7 @@
 #include <set>
 #include <typeinfo>
 
+#include "troupe/callbacks.hpp"
 #include "troupe/communicator.hpp"
 #include "troupe/detail/tensor.hpp"
 
@@ -46,6 +47,13 @@ callback_list::callback_list(const std::vector<callback_factory>& factories,
           fmt::format("the factory of callback {} made no callback: return one per call", i));
   }
   each([&](const callback& one) { refuse_changed_options(one, about.options); });
+  const auto averages = [](const auto& one) {
+    return dynamic_cast<const weight_averaging*>(one.get()) != nullptr;
+  };
+  if (std::ranges::count_if(all_, averages) > 1)
+    throw user_error(errc::bad_configuration,
+                     "two callbacks average the weights, and each puts its average in the other's "
+                     "place: give one of ema, swa and alike");
 }
 
 void callback_list::configure(const std::vector<callback_factory>& factories,

@@ -56,6 +56,16 @@ void refuse_unrecoverable(const trainer_options& options) {
                      "strategy.comm_hook = \"powersgd\" keeps on each rank what it has not sent "
                      "yet, so a job that loses a rank could not go on: use another hook, or set "
                      "elastic.max_restarts to 0");
+  if (options.gradients.comm_hook == comm_hook_kind::noop)
+    throw user_error(errc::bad_configuration,
+                     "strategy.comm_hook = \"noop\" lets each rank train weights of its own, so a "
+                     "job that loses a rank could not go on: use another hook, or set "
+                     "elastic.max_restarts to 0");
+  if (!options.gradients.broadcast_buffers)
+    throw user_error(errc::bad_configuration,
+                     "strategy.broadcast_buffers = false lets each rank have buffers of its own, "
+                     "so a job that loses a rank could not go on: leave it out or set it to true, "
+                     "or set elastic.max_restarts to 0");
   if (!options.gradients.sync_module_states)
     throw user_error(errc::bad_configuration,
                      "strategy.sync_module_states = false lets ranks have weights of their own, so "

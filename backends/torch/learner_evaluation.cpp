@@ -65,7 +65,7 @@ void torch_learner::handle(const hooks::on_validation_batch_start& h) {
 }
 void torch_learner::handle(const hooks::validation_step& h) {
   if (idle()) return;
-  draw_from(h.name);
+  draw_from(purpose_of(h.name, "loader", h.at.dataloader));
   output_ = strategy_->validation_step(batch_, h.at.batch);
   mark_step();
 }
@@ -87,6 +87,7 @@ void torch_learner::handle(const hooks::on_validation_epoch_end&) {
 void torch_learner::handle(const hooks::on_validation_end& h) {
   notify(&callback::on_validation_end, &troupe::module::on_validation_end,
          &strategy::on_validation_end);
+  make_point_equal();
   if (h.at.stage == stage::validate && about_.purpose == stage::train) agree_on_stop();
   if (h.at.stage == stage::validate && goes_by_clock()) validated_at_ = clock();
 }
@@ -113,7 +114,7 @@ void torch_learner::handle(const hooks::on_test_batch_start& h) {
 }
 void torch_learner::handle(const hooks::test_step& h) {
   if (idle()) return;
-  draw_from(h.name);
+  draw_from(purpose_of(h.name, "loader", h.at.dataloader));
   output_ = strategy_->test_step(batch_, h.at.batch);
   mark_step();
 }
@@ -157,12 +158,13 @@ void torch_learner::handle(const hooks::on_predict_epoch_start&) {
          &strategy::on_predict_epoch_start);
 }
 void torch_learner::handle(const hooks::on_predict_batch_start& h) {
+  for (auto& book : evaluation_books_) book.begin_batch(!idle());
   notify(&callback::on_predict_batch_start, &troupe::module::on_predict_batch_start,
          &strategy::on_predict_batch_start, batch_, h.at.batch, h.at.dataloader);
 }
 void torch_learner::handle(const hooks::predict_step& h) {
   if (idle()) return;
-  draw_from(h.name);
+  draw_from(purpose_of(h.name, "loader", h.at.dataloader));
   predicted_ = strategy_->predict_step(batch_, h.at.batch);
   mark_step();
 }

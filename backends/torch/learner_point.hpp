@@ -18,6 +18,10 @@
 #include "troupe/detail/metric_accumulator.hpp"
 #include "troupe/detail/optimizer_state.hpp"
 
+namespace torch::optim {
+class OptimizerOptions;
+}
+
 namespace troupe {
 
 struct learner_point {
@@ -34,7 +38,8 @@ struct learner_point {
   std::vector<optimizer_state> optimizers;
   module_flags flags;
   group_sizes groups;
-  std::vector<std::optional<double>> rates;  ///< learning rates, by optimizer and group
+  std::vector<std::shared_ptr<const torch::optim::OptimizerOptions>> options;  ///< by group
+  std::string data;                                              ///< data_module::state
   std::vector<std::pair<std::int64_t, std::size_t>> schedulers;  ///< offered, number fed
   std::string precision;
   kept_callbacks callbacks;

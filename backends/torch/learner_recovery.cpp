@@ -26,15 +26,6 @@ constexpr std::string_view of_gradients = "gradients/";
                    fmt::format("this rank cannot return to the last point of its run: {}", why));
 }
 
-// Empty for an optimizer whose options have no rate that LibTorch knows.
-std::optional<double> rate_of(const torch::optim::OptimizerParamGroup& group) {
-  try {
-    return group.options().get_lr();
-  } catch (const c10::Error&) {
-    return std::nullopt;
-  }
-}
-
 template <class F>
 void each_group(optimizers& all, F&& use) {
   for (auto& one : all.all())
@@ -126,12 +117,14 @@ void torch_learner::keep_point() {
   if (!kept_) kept_ = std::make_unique<learner_point>();
   auto& k = *kept_;
   const bool was_torn = std::exchange(torn_, true);  // until all is copied
-  keep_buffers();
-  keep_weights();
+  if (!std::exchange(tensors_kept_, false)) {
+    keep_buffers();
+    keep_weights();
+  }
   k.flags = flags_of(*module_);
   k.groups = group_sizes_of(optimizers_);
-  k.rates.clear();
-  each_group(optimizers_, [&](const auto& group) { k.rates.push_back(rate_of(group)); });
+  k.options.clear();
+  each_group(optimizers_, [&](const auto& group) { k.options.push_back(group.options().clone()); });
   k.schedulers = positions_of(optimizers_);
   k.precision = precision_->state();
   callbacks_.keep(k.callbacks);
@@ -146,6 +139,7 @@ void torch_learner::keep_point() {
   k.stepped = stepped_;
   k.steps_reported = steps_reported_;
   k.wants_stop = wants_stop_;
+  if (data_) k.data = data_->state();
   k.done = done_;
   k.saved_at = saved_at_;
   torn_ = was_torn;
@@ -163,11 +157,10 @@ void torch_learner::return_to_point() {
   return_weights();
   set_flags(*module_, k.flags);
   shrink_groups(optimizers_, k.groups);
-  auto rate = k.rates.begin();
-  each_group(optimizers_, [&](auto& group) {
-    if (rate != k.rates.end() && *rate) group.options().set_lr(**rate);
-    if (rate != k.rates.end()) ++rate;
-  });
+  auto options = k.options.begin();
+  for (auto& one : optimizers_.all())
+    for (auto& group : one.optimizer->param_groups())
+      if (options != k.options.end()) copy_options(**options++, *one.optimizer, group);
   if (!k.precision.empty()) precision_->load_state(k.precision);
   callbacks_.return_to(*module_, k.callbacks);
   step_book_ = k.steps;
@@ -181,6 +174,7 @@ void torch_learner::return_to_point() {
   stepped_ = k.stepped;
   steps_reported_ = k.steps_reported;
   wants_stop_ = k.wants_stop;
+  if (data_ && !k.data.empty() && k.data != data_->state()) data_->load_state(k.data);
   done_ = k.done;
   saved_at_ = k.saved_at;
 }
@@ -211,13 +205,13 @@ void torch_learner::forget_step() {
 void torch_learner::handle(const hooks::rewind&) {
   if (!kept_) refuse_to_rewind("it has not passed one");
   if (torn_) refuse_to_rewind("its weights were being updated");
-  if (callbacks_behind_ && kept_->callbacks.any)
-    refuse_to_rewind("a callback's on_train_batch_end did not return after the step");
+  if (step_end_due_) refuse_to_rewind("on_train_batch_end did not return after the step");
   check_schedulers();
   forget_step();
   why_ended_ = stop_reason::none;
   return_to_point();
   outcome_->state_digest = own_state().digest;
+  optimizer_states_.clear();
 }
 
 // --- a step --------------------------------------------------------------------------------------
@@ -283,17 +277,24 @@ void torch_learner::step_updated(const position& at) {
   if (!step_schedulers_) complete_step();
 }
 
-// The step's state is complete.
+// The step's state is complete, but for what on_train_batch_end makes of it.
 void torch_learner::complete_step() {
   torn_ = false;
-  callbacks_behind_ = true;
+  step_end_due_ = true;
   keep_point();
 }
 
-// The last step's point gets what the callbacks' on_train_batch_end made of their states.
-void torch_learner::keep_callbacks_of_step() {
-  if (!std::exchange(callbacks_behind_, false) || callbacks_.empty()) return;
-  callbacks_.keep(kept_->callbacks);
+// The last step's point gets what on_train_batch_end has changed.
+void torch_learner::keep_end_of_step() {
+  if (!std::exchange(step_end_due_, false)) return;
+  keep_point();
+  tensors_kept_ = true;  // the run that ends with this hook keeps them, too
+}
+
+// At the end of a validation or an epoch, where a point is kept: hooks may have changed buffers by
+// what their rank has seen, and a rank may be given the buffers of another one.
+void torch_learner::make_point_equal() {
+  if (keeps_points() && about_.purpose == stage::train) synchronize_buffers();
 }
 
 // --- the end of a job that failed ---------------------------------------------------------------
@@ -363,6 +364,7 @@ std::string torch_learner::transferred_text() {
                       {"samples", done_.samples},
                       {"earlier_batches", done_.earlier_batches},
                       {"stepped", stepped_},
+                      {"wants_stop", wants_stop_},
                       {"steps_reported", steps_reported_},
                       {"books_of_step", books_of_step_},
                       {"epoch_logs", epoch_logs_}};
@@ -378,10 +380,7 @@ void torch_learner::handle(const hooks::restore_state& h) {
     const auto& books = books_ ? *books_ : std::vector<std::vector<std::byte>>{};
     for (std::size_t r = 0; r < books.size(); ++r)
       mine->tensors.push_back(bytes_blob(fmt::format("{}{}", of_books, r), text_in(books[r])));
-    if (manual_)
-      for (std::size_t i = 0; i < kept_->gradients.size(); ++i)
-        if (const auto& one = kept_->gradients[i]; one.defined())
-          mine->tensors.push_back(blob_of(fmt::format("{}{}", of_gradients, i), one));
+    add_gradients(mine->tensors);
     if (about_.rank == h.donors.front()) {
       for (auto& blob : callbacks_.tensors()) {
         blob.name.insert(0, of_optimizers);
@@ -404,23 +403,30 @@ void torch_learner::handle(const hooks::restore_state& h) {
   keep_point();
 }
 
-// `from` has the gradients by the index of their parameter among the defined parameters.
-void torch_learner::take_gradients(const std::map<std::size_t, at::Tensor>& from) {
-  std::size_t i = 0;
-  for (const auto& parameter : module_->parameters()) {
-    if (!parameter.defined()) continue;
-    if (const auto found = from.find(i++); found != from.end())
-      parameter.mutable_grad() = found->second.to(parameter.device());
-  }
+// A module that trains itself may add up gradients over steps.
+void torch_learner::add_gradients(std::vector<tensor_blob>& to) const {
+  if (!manual_) return;
+  for (const auto& item : module_->named_parameters())
+    if (const auto& one = item.value(); one.defined() && one.grad().defined())
+      to.push_back(blob_of(fmt::format("{}{}", of_gradients, item.key()), one.grad()));
+}
+
+void torch_learner::take_gradients(const std::vector<tensor_blob>& from) {
+  if (!manual_) return;
+  for (const auto& item : module_->named_parameters())
+    for (const auto& blob : from)
+      if (const auto& one = item.value();
+          one.defined() && blob.name == fmt::format("{}{}", of_gradients, item.key()))
+        one.mutable_grad() = tensor_of(blob).to(one.device());
 }
 
 void torch_learner::take_transferred(replica_state from, const hooks::restore_state& h) {
   snapshot all;
   auto books = std::make_shared<std::vector<std::vector<std::byte>>>();
-  std::map<std::size_t, at::Tensor> gradients;  // by parameter
+  std::vector<tensor_blob> gradients;
   for (auto& blob : from.tensors) {
     if (blob.name.starts_with(of_gradients)) {
-      gradients.emplace(std::stoul(blob.name.substr(of_gradients.size())), tensor_of(blob));
+      gradients.push_back(std::move(blob));
       continue;
     }
     if (blob.name.starts_with(of_books)) {
@@ -463,6 +469,7 @@ void torch_learner::take_numbers(const std::string& text) {
   done_.samples = more.at("samples").get<std::int64_t>();
   done_.earlier_batches = more.at("earlier_batches").get<std::int64_t>();
   stepped_ = more.at("stepped").get<bool>();
+  wants_stop_ = more.at("wants_stop").get<bool>();
   steps_reported_ = more.at("steps_reported").get<bool>();
   books_of_step_ = more.at("books_of_step").get<bool>();
   epoch_logs_ = more.at("epoch_logs").get<bool>();
@@ -473,6 +480,8 @@ void torch_learner::take_numbers(const std::string& text) {
     if (books_of_step_) step_book_ = exchanged_books(false)[rank];
     epoch_book_ = exchanged_books(true)[rank];
   }
+  step_book_.may_lack_names();  // of on_train_batch_end
+  epoch_book_.may_lack_names();
   set_flags(*module_, flags_from(more.at("flags")));
   if (const auto& at_start = more.at("at_start"); !at_start.is_null())
     at_start_ = flags_from(at_start);

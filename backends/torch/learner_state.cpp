@@ -69,6 +69,7 @@ std::string torch_learner::state_text(const entries& steps, const entries& epoch
   state["log"] = {
       {"steps", book_to(steps)}, {"steps_reported", steps_reported_}, {"epochs", book_to(epochs)}};
   if (non_finite_steps_ > 0) state["non_finite_steps"] = non_finite_steps_;
+  if (wants_stop_) state["wants_stop"] = true;
   try {
     return state.dump();
   } catch (const json::exception& error) {
@@ -83,6 +84,7 @@ snapshot_ptr torch_learner::take_snapshot(const loop_state& loop) {
   for (std::size_t i = 0; i < optimizers_.all().size(); ++i)
     if (const auto index = static_cast<std::int32_t>(i); !optimizer_states_.contains(index))
       optimizer_states_[index] = strategy_->optimizer_state(index);
+  wants_stop_ = strategy_->reduce_boolean_decision(wants_stop_, decision::any);
   const auto steps = step_book_.total(exchange());
   const auto epochs = epoch_book_.total(exchange());
   auto model = strategy_->module_state();
@@ -108,6 +110,7 @@ std::shared_ptr<snapshot> torch_learner::snapshot_of(const loop_state& loop,
   for (auto& [index, kept] : optimizer_states_)
     for (auto& blob : kept.tensors) taken->optimizer.push_back(std::move(blob));
   for (auto& blob : callbacks_.tensors()) taken->optimizer.push_back(std::move(blob));
+  add_gradients(taken->optimizer);
   return taken;
 }
 
@@ -238,7 +241,9 @@ void torch_learner::take_everything(snapshot& from) {
   if (const auto kept = state.value("data", std::string{}); data_ && !kept.empty())
     data_->load_state(kept);
   callbacks_.load(*module_, state, from.optimizer);
-  callbacks_behind_ = false;
+  step_end_due_ = false;
+  wants_stop_ = state.value("wants_stop", false);
+  take_gradients(from.optimizer);
   if (const auto kept = state.value("log", json::object()); !kept.empty()) {
     const bool numbers = strategy_->is_global_zero();
     step_book_.restore(book_from(kept.at("steps")), numbers);

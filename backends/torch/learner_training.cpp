@@ -18,14 +18,15 @@ namespace troupe {
 
 void torch_learner::handle(const hooks::on_train_start&) {
   if (goes_by_clock()) saved_at_ = validated_at_ = clock();
-  if (groups_at_start_.empty()) groups_at_start_ = group_sizes_of(optimizers_);
   notify(&callback::on_train_start, &troupe::module::on_train_start, &strategy::on_train_start);
+  if (groups_at_start_.empty()) groups_at_start_ = group_sizes_of(optimizers_);
   at_start_ = flags_of(*module_);
   set_flags(*module_, with_changes(*module_, *at_start_, learner_json::parse_state(hook_changes_)));
 }
 
 void torch_learner::handle(const hooks::on_train_epoch_start& h) {
   step_book_.clear();
+  last_step_.reset();
   stepped_ = false;
   steps_reported_ = true;
   done_.epoch = h.at.epoch;
@@ -36,15 +37,18 @@ void torch_learner::handle(const hooks::on_train_epoch_start& h) {
 }
 
 void torch_learner::handle(const hooks::on_train_batch_start& h) {
-  // Discards the last step's values when the next step begins.
-  if (std::exchange(stepped_, false)) step_book_.clear();
+  // Sets the last step's values aside when the next step begins.
+  if (std::exchange(stepped_, false)) last_step_ = std::exchange(step_book_, {});
   for (auto* book : {&step_book_, &epoch_book_}) book->begin_batch(!idle());
   callbacks_.call(*module_, &callback::on_train_batch_start, batch_, h.at.batch);
   const auto word = module_->on_train_batch_start(batch_, h.at.batch);
   strategy_->on_train_batch_start(batch_, h.at.batch);
   if (word == batch_verdict::undecided) return;
-  if (strategy_->reduce_boolean_decision(word == batch_verdict::skip_epoch, decision::any))
-    outcome_->verdict = run_verdict::skip_epoch;
+  if (!strategy_->reduce_boolean_decision(word == batch_verdict::skip_epoch, decision::any)) return;
+  outcome_->verdict = run_verdict::skip_epoch;
+  forget_batch();
+  step_book_.clear();  // no step has these values
+  if (last_step_) step_book_ = *std::exchange(last_step_, {});
 }
 
 void torch_learner::handle(const hooks::tbptt_split_batch&) {
@@ -157,7 +161,7 @@ void torch_learner::handle(const hooks::training_step& h) {
                      "this rank has no samples in the batch, and in manual optimization the others "
                      "wait for its gradients: set drop_last for the training data");
   if (idle()) return;
-  draw_from(h.at.split == 0 ? std::string{h.name} : fmt::format("{} {}", h.name, h.at.split));
+  draw_from(purpose_of(purpose_of(h.name, "", h.at.split), "optimizer", h.at.optimizer));
   if (manual_) {
     in_manual_ = true;
     output_ = step_of(*strategy_, batch_, h.at.batch);
@@ -287,7 +291,7 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
     synchronize_buffers();
     if (ends_step(h.at)) look_at_clock();
   }
-  if (stop) outcome_->stop = true;
+  if (stop) report_stop();
   mark_step();
   finite_ = finite_ && std::isfinite(word_.loss);
   if (!ends_step(h.at)) return;
@@ -332,15 +336,16 @@ void torch_learner::handle(const hooks::lr_scheduler_step& h) {
 
 void torch_learner::handle(const hooks::on_train_batch_end& h) {
   callbacks_.call(*module_, &callback::on_train_batch_end, output_, batch_, h.at.batch);
-  keep_callbacks_of_step();
+  if (step_end_due_) callbacks_.keep(kept_->callbacks);  // the module's hook may fail
   module_->on_train_batch_end(output_, batch_, h.at.batch);
   strategy_->on_train_batch_end(output_, batch_, h.at.batch);
+  keep_end_of_step();
   const auto every = std::max<std::int64_t>(about_.options.log_every_n_steps, 1);
   const bool due = stepped_ && h.at.step % every == 0;
   if (due) report_steps();
   if (due || !logged_.contains(non_finite_name)) report_non_finite();
   // A single rank needs no agreement.
-  if (wants_stop_ && strategy_->world() == 1) outcome_->stop = true;
+  if (wants_stop_ && strategy_->world() == 1) report_stop();
   forget_batch();
 }
 
@@ -380,6 +385,7 @@ void torch_learner::handle(const hooks::on_train_epoch_end& h) {
     callbacks_.end_epoch(*module_, h.at.epoch, true);
     report(epoch_book_);  // what they logged
   }
+  make_point_equal();
   books_ = nullptr;
   agree_on_stop();
   ++done_.epoch;
@@ -471,7 +477,13 @@ void torch_learner::report_non_finite() {
 }
 
 void torch_learner::agree_on_stop() {
-  if (strategy_->reduce_boolean_decision(wants_stop_, decision::any)) outcome_->stop = true;
+  if (strategy_->reduce_boolean_decision(wants_stop_, decision::any)) report_stop();
+}
+
+// From here on the fit remembers it.
+void torch_learner::report_stop() {
+  outcome_->stop = true;
+  wants_stop_ = false;
 }
 
 }  // namespace troupe

@@ -160,6 +160,13 @@ void slot_from_tensor(double& slot, const at::Tensor& from) {
   slot = from.item<double>();
 }
 
+/// On the parameter's device and, if it has its shape, with its strides, as optimizers make them.
+at::Tensor placed_like(const at::Tensor& parameter, const at::Tensor& from) {
+  const auto moved = from.to(parameter.device());
+  if (moved.sizes() != parameter.sizes() || moved.strides() == parameter.strides()) return moved;
+  return at::empty_like(parameter, moved.options()).copy_(moved);
+}
+
 [[noreturn]] void refuse(std::int32_t index, std::string_view why) {
   throw user_error(errc::checkpoint,
                    fmt::format("the state of optimizer {} does not fit: {}; go on with the "
@@ -280,7 +287,7 @@ private:
         if (shaped_like_parameters && from.dim() != 0 && from.sizes() != parameter.sizes())
           throw std::invalid_argument("it has another shape than its parameter");
         constexpr bool number = !std::is_same_v<std::remove_cvref_t<decltype(x)>, at::Tensor>;
-        slot_from_tensor(x, number ? from : from.to(parameter.device()));
+        slot_from_tensor(x, number ? from : placed_like(parameter, from));
       } catch (const std::invalid_argument& error) {
         refuse(index_, fmt::format("{}: {}", found->first, error.what()));
       }
@@ -335,6 +342,20 @@ void load_archive(optim::Optimizer& optimizer, std::int32_t index, const optimiz
 }
 
 }  // namespace
+
+void copy_options(const optim::OptimizerOptions& from, const optim::Optimizer& optimizer,
+                  optim::OptimizerParamGroup& into) {
+  const bool known = with_kind(optimizer, [&](auto what) {
+    using options = typename decltype(what)::options;
+    static_cast<options&>(into.options()) = static_cast<const options&>(from);
+  });
+  if (known) return;
+  try {
+    into.options().set_lr(from.get_lr());
+  } catch (const c10::Error&) {
+    // It has no rate that LibTorch knows.
+  }
+}
 
 optimizer_state state_of(const optim::Optimizer& optimizer, const torch::nn::Module& module,
                          std::int32_t index) {

@@ -145,9 +145,10 @@ void reducer::state::lay_out() {
 // Rank 0's first steps give the order of buckets, and its measured times give their size.
 void reducer::state::learn_from_first_steps() {
   traced = true;
-  if (buckets.empty()) return;
-  // What a hook returns may depend on which gradients share a bucket: not on measured times.
-  if (!options.bucket_bytes && !on_devices && !options.hook) measure();
+  // What a hook returns may depend on which gradients share a bucket: neither on measured times nor
+  // on whether a first step has been traced, which a resumed job has not.
+  if (buckets.empty() || options.hook) return;
+  if (!options.bucket_bytes && !on_devices) measure();
   for (const auto index : order)
     if (std::find(trace.begin(), trace.end(), index) == trace.end()) trace.push_back(index);
   std::vector<std::int64_t> sent(trace.begin(), trace.end());

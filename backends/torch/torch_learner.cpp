@@ -140,6 +140,7 @@ hook_outcome torch_learner::on(const hook& h, const closure& inner) {
   const bool measured = about_.options.profiler != profiler_kind::none;
   const auto began = measured ? clock() : std::chrono::nanoseconds{0};
   const auto around = std::exchange(inner_time_, std::chrono::nanoseconds{0});
+  tensors_kept_ = false;
   if (at_.batch == undefined && at_.stage != stage::start) draw_from(name(h));
   try {
     h.visit([this](const auto& one) { handle(one); });
@@ -161,8 +162,16 @@ std::chrono::nanoseconds torch_learner::clock() const {
   return about_.now ? about_.now() : std::chrono::steady_clock::now().time_since_epoch();
 }
 
-void torch_learner::draw_from(std::string_view hook) {
-  random_.reset({at_.epoch, at_.batch, about_.rank, hook});
+// The first of several optimizers, loaders or parts in time draws as a single one does.
+std::string torch_learner::purpose_of(std::string_view hook, std::string_view what,
+                                      std::int64_t number) {
+  if (number <= 0) return std::string{hook};
+  return what.empty() ? fmt::format("{} {}", hook, number)
+                      : fmt::format("{} {} {}", hook, what, number);
+}
+
+void torch_learner::draw_from(std::string_view purpose) {
+  random_.reset({at_.epoch, at_.batch, about_.rank, purpose});
 }
 
 void torch_learner::queue(value what) {
@@ -269,12 +278,31 @@ void torch_learner::handle(const hooks::setup_optimizers&) {
   if (!strategy_->late_optimizers()) configure_optimizers();
 }
 
+namespace {
+
+void check_registered(const torch::nn::Module& module, const optimizers& all) {
+  std::set<const c10::TensorImpl*> known;
+  for (const auto& one : module.parameters()) known.insert(one.unsafeGetTensorImpl());
+  for (std::size_t i = 0; i < all.all().size(); ++i)
+    for (const auto& group : all.all()[i].optimizer->param_groups())
+      for (const auto& one : group.params())
+        if (!known.contains(one.unsafeGetTensorImpl()))
+          throw user_error(errc::job_failed,
+                           fmt::format("optimizer {} has a parameter that is not the module's, so "
+                                       "neither checkpoints nor new ranks would have it: register "
+                                       "it, by register_parameter or register_module",
+                                       i));
+}
+
+}  // namespace
+
 void torch_learner::configure_optimizers() {
   optimizers_ = module_->configure_optimizers();
   auto& all = optimizers_.all();
   if (all.empty())
     throw user_error(errc::job_failed,
                      "configure_optimizers returned no optimizer: return at least one to fit");
+  check_registered(*module_, optimizers_);
   check_precision(*precision_, optimizers_);
   strategy_->setup_optimizers(optimizers_);
   optimizers_there_ = true;

@@ -188,7 +188,8 @@ private:
   void handle(const hooks::rewind& h);
   void handle(const hooks::restore_state& h);
 
-  void draw_from(std::string_view hook);
+  static std::string purpose_of(std::string_view hook, std::string_view what, std::int64_t number);
+  void draw_from(std::string_view purpose);
   void take_device();
   void mark_step();
   std::exception_ptr cause_of(const hooks::on_exception& h) const;
@@ -233,6 +234,7 @@ private:
   void report_non_finite();
   void report_end();
   void agree_on_stop();
+  void report_stop();
   void synchronize_buffers();
   void begin_evaluation();
   void end_evaluation_epoch();
@@ -260,7 +262,8 @@ private:
   void exchange_books();
   void step_updated(const position& at);
   void complete_step();
-  void keep_callbacks_of_step();
+  void keep_end_of_step();
+  void make_point_equal();
   void keep_buffers();
   void keep_weights();
   void return_weights();
@@ -271,7 +274,8 @@ private:
   replica_state own_state();
   std::string transferred_text();
   void take_transferred(replica_state from, const hooks::restore_state& h);
-  void take_gradients(const std::map<std::size_t, at::Tensor>& from);
+  void add_gradients(std::vector<tensor_blob>& to) const;
+  void take_gradients(const std::vector<tensor_blob>& from);
   void take_numbers(const std::string& text);
 
   lane_thread thread_;
@@ -317,12 +321,13 @@ private:
   std::int64_t window_first_ = 0;
   std::int64_t window_last_ = 0;
   step_status word_;
-  bool stepped_ = false;               // the batch in progress ended a step
-  bool steps_reported_ = true;         // the last step's metrics were reported
-  bool end_reported_ = false;          // report_end was called
-  bool evaluation_open_ = false;       // values of an evaluation are not reduced yet
-  bool finite_ = true;                 // the losses of the step in progress, so far
-  std::int64_t non_finite_steps_ = 0;  // with a loss that was infinite or no number
+  bool stepped_ = false;                         // the batch in progress ended a step
+  std::optional<metric_accumulator> last_step_;  // what the step before it logged in this epoch
+  bool steps_reported_ = true;                   // the last step's metrics were reported
+  bool end_reported_ = false;                    // report_end was called
+  bool evaluation_open_ = false;                 // values of an evaluation are not reduced yet
+  bool finite_ = true;                           // the losses of the step in progress, so far
+  std::int64_t non_finite_steps_ = 0;            // with a loss that was infinite or no number
   bool wants_stop_ = false;
   stop_reason why_ended_ = stop_reason::none;
   std::chrono::nanoseconds waited_{0};  // reported so far
@@ -362,9 +367,10 @@ private:
   // Recovery.
   std::shared_ptr<communicator> world_;
   std::unique_ptr<learner_point> kept_;
-  bool callbacks_behind_ = false;  // a step is done, and the callbacks' on_train_batch_end is not
-  bool torn_ = false;              // the weights may be neither of the last point nor of a step
-  bool step_schedulers_ = false;   // a step ends with its schedulers
+  bool tensors_kept_ = false;     // the point has the tensors as they are now
+  bool step_end_due_ = false;     // a step is done, and on_train_batch_end is not
+  bool torn_ = false;             // the weights may be neither of the last point nor of a step
+  bool step_schedulers_ = false;  // a step ends with its schedulers
   // All ranks' step_book_ and epoch_book_, as of the last exchange; null: none in this epoch.
   std::shared_ptr<const std::vector<std::vector<std::byte>>> books_;
   bool books_of_step_ = false;  // that exchange was in the last step

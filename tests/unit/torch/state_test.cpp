@@ -123,6 +123,22 @@ TEST_CASE("weights are converted to the module's dtype") {
                   sample{1}.net[2]->as<torch::nn::Linear>()->bias));
 }
 
+TEST_CASE("an optimizer's tensors keep the strides of their parameters") {
+  struct tilted : torch::nn::Module {
+    at::Tensor weight = register_parameter("weight", at::rand({3, 4}).t());
+  } const module;
+  optim::Adam from{module.parameters(), 0.01}, to{module.parameters(), 0.01};
+  module.weight.pow(2).sum().backward();
+  from.step();
+  load_state(to, module, 0, state_of(from, module, 0));
+  const auto moment = [&](optim::Adam& of) {
+    return static_cast<optim::AdamParamState&>(*of.state().at(module.weight.unsafeGetTensorImpl()))
+        .exp_avg();
+  };
+  CHECK(moment(to).strides() == module.weight.strides());
+  CHECK(at::equal(moment(to), moment(from)));
+}
+
 /// A user's optimizer, of which the library knows only the base class.
 struct own_optimizer : optim::Adam {
   explicit own_optimizer(std::vector<at::Tensor> learned) : Adam(std::move(learned), 0.01) {}

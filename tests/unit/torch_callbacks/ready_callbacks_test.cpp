@@ -460,6 +460,9 @@ TEST_CASE("impossible options of averages are user_errors") {
   CHECK_THROWS_AS((exponential_moving_average{{.decay = 1.5}}), user_error);
   CHECK_THROWS_AS((exponential_moving_average{{.every_n_steps = 0}}), user_error);
   CHECK_THROWS_AS((stochastic_weight_averaging{{.start = 1.5}}), user_error);
+  CHECK_THROWS_WITH(ready_job{}.run({exponential_moving_average{{.decay = 0.9}},
+                                     stochastic_weight_averaging{{.start = 0.5}}}),
+                    Catch::Contains("give one of ema"));
   CHECK_THROWS_AS((stochastic_weight_averaging{{.learning_rate = -1.0}}), user_error);
   torch_plugins plugins;
   plugins.callbacks = {stochastic_weight_averaging{{.learning_rate = 0.1}}};

@@ -1,5 +1,6 @@
 // Goal: a job that loses a rank at any hook or collective goes on from the last point, and ends
 // with the same bits and the same metrics as one that loses none.
+#include "tests/support/one_checkpoint.hpp"
 #include "tests/unit/torch_recovery/recovering_job.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/measures.hpp"
@@ -80,8 +81,9 @@ TEST_CASE("a failure in any hook of a step: the job ends with the same bits", "[
       const auto now = run_recovering(recipe, options, &failure);
       check_same(now, undisturbed);
       CHECK(now.generations == 2);
-      // The scheduler's own failure leaves the failing rank between two states.
-      const bool torn = std::string_view{hook} == "lr_scheduler_step";
+      // These hooks' own failures leave the failing rank between two states.
+      const std::string_view name{hook};
+      const bool torn = name == "lr_scheduler_step" || name == "on_train_batch_end";
       CHECK(now.survivors_with_state == (lost || torn ? 2 : 3));
     }
 }
@@ -129,6 +131,44 @@ TEST_CASE("a failure around an unfreeze in a hook: the job ends with the same bi
         const injected failure{.rank = 1, .hook = hook, .step = step, .lost = lost};
         check_same(run_recovering(recipe, options, &failure), undisturbed);
       }
+}
+
+TEST_CASE("a rank is lost: changes of hooks after a step or in a validation stay", "[recovery]") {
+  struct counting : regression {
+    step_output training_step(const batch& b, std::int64_t index) override {
+      const auto output = regression::training_step(b, index);
+      return output.loss() + (net->forward(b[0]) * seen).mean();
+    }
+    void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+      seen.mul_(0.5).add_(0.1 * static_cast<double>(at().step));
+      log("train/seen", seen.item<double>());
+    }
+    void on_validation_epoch_start() override { size->reset(); }
+    step_output validation_step(const batch& b, std::int64_t index) override {
+      size->update(b[1], torch::zeros_like(b[1]));
+      return regression::validation_step(b, index);
+    }
+    void on_validation_epoch_end() override { log("val/size", size->compute(*this)); }
+    at::Tensor seen = register_buffer("seen", torch::zeros({1}));
+    std::shared_ptr<measures::mean_absolute_error> size =
+        register_module("size", std::make_shared<measures::mean_absolute_error>());
+  };
+  const auto data = std::make_shared<table_data>(36, 4, 8);  // 3 steps per epoch
+  const auto recipe = make_recipe([] { return std::make_shared<counting>(); }, data);
+  auto options = options_of(1, 8);
+  options.num_sanity_val_steps = 2;
+  const auto undisturbed = run_recovering(recipe, options);
+  for (const auto* hook : {"training_step", "on_train_batch_end", "on_train_epoch_end"})
+    for (const std::int64_t step : {0, 1, 2, 3, 4, 6})
+      for (const std::int32_t rank : {0, 1})
+        for (const bool lost : {true, false}) {
+          CAPTURE(hook, step, rank, lost);
+          const injected failure{.rank = rank, .hook = hook, .step = step, .lost = lost};
+          const auto now = run_recovering(recipe, options, &failure);
+          CHECK(now.digest == undisturbed.digest);
+          const bool logs_less = std::string_view{hook} == "on_train_batch_end" && lost;
+          if (!logs_less) CHECK(now.last == undisturbed.last);
+        }
 }
 
 TEST_CASE("a failure in 16-mixed: the scale and its count go on on all ranks", "[recovery]") {
@@ -426,10 +466,10 @@ private:
   std::shared_ptr<std::atomic<bool>> fails_;
 };
 
-recipe_ptr recipe_of_playing(std::int64_t fails_in = -1) {
+recipe_ptr recipe_of_playing(std::int64_t fails_in = -1, torch_plugins plugins = {}) {
   return make_recipe([=, fails = std::make_shared<std::atomic<bool>>(
                              fails_in >= 0)] { return std::make_shared<playing>(fails_in, fails); },
-                     std::make_shared<table_data>(42, 4, 6));
+                     std::make_shared<table_data>(42, 4, 6), std::move(plugins));
 }
 
 }  // namespace
@@ -464,4 +504,20 @@ TEST_CASE("manual optimization: a failure between two updates is undone on all r
       CHECK(now.survivors_with_state == (lost ? 2 : 3));
       CHECK(now.base_step == 2);
     }
+}
+
+TEST_CASE("manual optimization: a checkpoint has the gradients that wait for an update",
+          "[recovery]") {
+  auto options = quick(3, 4, 6);
+  const auto whole = run_good_job({.recipe = recipe_of_playing(), .options = options})[0].snapshot;
+  options.max_steps = 3;  // after batch 2, which only adds to the judge's gradients
+  torch_plugins plugins;
+  plugins.checkpoints = std::make_shared<one_checkpoint>(
+      run_good_job({.recipe = recipe_of_playing(), .options = options})[0].snapshot);
+  options.max_steps = 6;
+  const auto resumed =
+      run_good_job(
+          {.recipe = recipe_of_playing(-1, plugins), .options = options, .resume = "here"})[0]
+          .snapshot;
+  CHECK(resumed->weights_digest == whole->weights_digest);
 }

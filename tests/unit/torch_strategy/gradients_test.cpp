@@ -298,6 +298,23 @@ TEST_CASE("several optimizers train their own parameters as in one process") {
         gradient_tolerance);
 }
 
+TEST_CASE("training_step draws other numbers for each of several optimizers") {
+  using numbers = std::vector<double>;
+  struct drawing : two_optimizers {
+    explicit drawing(std::shared_ptr<numbers> into) : drawn(std::move(into)) {}
+    step_output training_step(const batch& b, std::int64_t index) override {
+      drawn->push_back(torch::rand({1}).item<double>());
+      return two_optimizers::training_step(b, index);
+    }
+    std::shared_ptr<numbers> drawn;
+  };
+  const auto drawn = std::make_shared<numbers>();
+  const auto data = std::make_shared<table_data>(8);
+  run_good_job({.recipe = recipe_for<drawing>(data, drawn), .options = quick(1, 4, 1)});
+  REQUIRE(drawn->size() == 2);
+  CHECK(drawn->front() != drawn->back());
+}
+
 TEST_CASE("parameters that an optimizer gets later train as in one process, and new ones do not") {
   struct unfreezing : regression {
     void on_train_epoch_start(std::int64_t epoch) override {

@@ -122,6 +122,27 @@ TEST_CASE("a resumed fit keeps what hooks changed: frozen parameters, modes and 
   CHECK(distance(whole, trained<regression>(options, data)) > 1e-3);
 }
 
+TEST_CASE("a resumed fit knows of a stop that a hook asked for after the last step") {
+  struct leaving : regression {
+    void on_train_batch_end(const step_output&, const batch&, std::int64_t index) override {
+      if (rank() == 1 && index == 2) stop();
+    }
+  };
+  const auto data = std::make_shared<table_data>(96);
+  auto options = quick(2, 4, 3);
+  torch_plugins plugins;
+  plugins.checkpoints = std::make_shared<one_checkpoint>(
+      run_good_job({.recipe = recipe_for<leaving>(data), .options = options})[0].snapshot);
+  options.max_steps = 11;
+  const auto recipe = make_recipe([] { return std::make_shared<leaving>(); }, data, plugins);
+  CHECK(run_good_job({.recipe = recipe_for<leaving>(data), .options = options})[0].loop.steps == 4);
+  const auto end = run_good_job({.recipe = recipe, .options = options, .resume = "here"})[0];
+  CHECK(end.loop.steps == 4);
+  plugins.checkpoints = std::make_shared<one_checkpoint>(end.snapshot);
+  const auto again = make_recipe([] { return std::make_shared<leaving>(); }, data, plugins);
+  CHECK(run_good_job({.recipe = again, .options = options, .resume = "here"})[0].loop.steps == 11);
+}
+
 TEST_CASE("an epoch of overfit_batches resumes where it was left") {
   const auto data = std::make_shared<table_data>(20);
   auto options = quick(2, 3, 7);

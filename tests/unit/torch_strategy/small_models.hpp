@@ -113,7 +113,7 @@ private:
 };
 
 /// Trains its last layer; from epoch 1 on the first one, too, at a rate of its own and without
-/// dropout.
+/// dropout. Each epoch has more weight decay than the one before.
 struct fine_tuned : regression {
   fine_tuned()
       : regression(
@@ -124,6 +124,9 @@ struct fine_tuned : regression {
     for (auto& one : net[0]->parameters()) one.set_requires_grad(false);
   }
   void on_train_epoch_start(std::int64_t epoch) override {
+    auto& groups = optimizers_in_use()->all()[0].optimizer->param_groups();
+    auto& options = static_cast<torch::optim::AdamOptions&>(groups[0].options());
+    options.weight_decay(1.5 * options.weight_decay() + 0.01);
     if (epoch != 1) return;
     for (auto& one : net[0]->parameters()) one.set_requires_grad(true);
     net[2]->eval();

@@ -281,6 +281,23 @@ TEST_CASE("a rank has one sample for batch norm: the error names drop_last, whic
   CHECK(even[0].loop.samples == 2 * 28);
 }
 
+TEST_CASE("skip_epoch: the row has the last step's values, and not those of the window it drops") {
+  struct skipping : regression {
+    batch_verdict on_train_batch_start(const batch&, std::int64_t index) override {
+      log("train/batch", static_cast<double>(index));
+      return index == 3 ? batch_verdict::skip_epoch : batch_verdict::proceed;
+    }
+  };
+  auto options = quick(1, 4, 2);
+  options.accumulate_grad_batches = 2;
+  options.max_epochs = 1;
+  options.max_steps.reset();
+  const auto ends = run_good_job(
+      {.recipe = recipe_for<skipping>(std::make_shared<table_data>(24)), .options = options});
+  CHECK(ends[0].loop.steps == 1);
+  CHECK(ends[0].loop.last.at("train/batch") == 0.5);  // of batches 0 and 1
+}
+
 TEST_CASE("a frozen sub-module stays in evaluation mode, whatever on_validation_model_eval does") {
   struct frozen : regression {
     frozen() : regression({.batch_norm = true}) {}

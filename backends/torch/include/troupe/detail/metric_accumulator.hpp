@@ -2,6 +2,7 @@
 // neither LibTorch nor a communicator: the caller passes the exchange between ranks.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -54,6 +55,12 @@ public:
   void add(std::string_view name, double sum, double count, log_reduction how);
   /// A batch begins, of which this rank has samples or none. All ranks call it for each batch.
   void begin_batch(bool has_samples) { ++(has_samples ? batches_ : batches_without_samples_); }
+  /// This rank has taken another one's place and lacks what that one logged last: as if it had had
+  /// no samples so far.
+  void may_lack_names() {
+    batches_without_samples_ = std::max<std::int64_t>(1, batches_without_samples_ + batches_);
+    batches_ = 0;
+  }
   bool empty() const { return entries_.empty(); }
   void clear() { *this = {}; }
 

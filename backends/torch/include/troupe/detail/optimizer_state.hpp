@@ -12,7 +12,9 @@ class Module;
 }
 namespace torch::optim {
 class Optimizer;
-}
+class OptimizerOptions;
+class OptimizerParamGroup;
+}  // namespace torch::optim
 
 namespace troupe {
 
@@ -25,6 +27,12 @@ struct optimizer_state {
   std::vector<tensor_blob> tensors;
   std::string groups;
 };
+
+/// Copies options of this optimizer into a group of it; of an optimizer that is not listed above
+/// the learning rate only.
+void copy_options(const torch::optim::OptimizerOptions& from,
+                  const torch::optim::Optimizer& optimizer,
+                  torch::optim::OptimizerParamGroup& into);
 
 optimizer_state state_of(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
                          std::int32_t index);
