@@ -44,6 +44,10 @@ std::string batch_text(const seen::progress& what) {
 
 }  // namespace
 
+double progress_line::seconds_between(const mark& first, const mark& last) {
+  return std::chrono::duration<double>(last.when - first.when).count();
+}
+
 progress_line::progress_line(style how, clock now, writer write)
     : how_(how), now_(std::move(now)), write_(std::move(write)) {}
 
@@ -54,6 +58,10 @@ void progress_line::on(const observation& what) {
     chosen_.insert(seen->prog_bar.begin(), seen->prog_bar.end());
   }
   if (const auto* seen = std::get_if<seen::progress>(&what)) progress(*seen);
+  // Ranks return to an earlier step, and their number may change.
+  if (const auto* seen = std::get_if<seen::lifecycle>(&what);
+      seen && seen->event == lifecycle_kind::generation_forming)
+    first_ = mark_ = std::nullopt;
 }
 
 void progress_line::finish(std::uint64_t) {
@@ -67,36 +75,36 @@ void progress_line::progress(const seen::progress& what) {
   if (!shown_) shown_ = now;
   if (now - *shown_ < (how_.live ? how_.live_interval : how_.line_interval)) return;
   shown_ = now;
-  measure(what, now);
+  measure();
   show(text(what));
 }
 
-// Restarts the measurement of rates after a validation, whose time must not count.
+// Restarts the measurement of the rate after a validation, whose time must not count for it.
 void progress_line::track(const seen::progress& what, std::chrono::nanoseconds now) {
-  if (what.at.stage != stage::train) mark_.reset();
-  if (what.at.stage == stage::train && !mark_) mark_ = mark_of(what, now);
+  if (what.at.stage != stage::train) return mark_.reset();
+  last_seen_ = mark_of(what, now);
+  if (!mark_) mark_ = last_seen_;
+  if (!first_) first_ = last_seen_;
 }
 
 progress_line::mark progress_line::mark_of(const seen::progress& what,
                                            std::chrono::nanoseconds now) {
-  const auto epoch_batches = std::max<std::int64_t>(what.batches, 0);
-  return {now, what.samples, what.at.epoch * epoch_batches + what.at.batch, what.at.step};
+  mark here{now, what.samples, what.at.step, {}};
+  if (what.batches > 0)
+    here.epochs = static_cast<double>(what.at.epoch) +
+                  static_cast<double>(what.at.batch + 1) / static_cast<double>(what.batches);
+  return here;
 }
 
-void progress_line::measure(const seen::progress& what, std::chrono::nanoseconds now) {
+void progress_line::measure() {
   if (!mark_) return;
-  const auto here = mark_of(what, now);
-  if (now <= mark_->when || here.batches <= mark_->batches) return;
-  const auto passed = std::chrono::duration<double>(now - mark_->when).count();
-  const auto rate = static_cast<double>(here.samples - mark_->samples) / passed;
-  const auto each = passed / static_cast<double>(here.batches - mark_->batches);
+  const auto& here = last_seen_;
+  if (here.when <= mark_->when || here.samples <= mark_->samples) return;
+  const auto rate =
+      static_cast<double>(here.samples - mark_->samples) / seconds_between(*mark_, here);
   // Smoothed over about five measurements; the first one counts whole.
   const double weight = samples_per_second_ > 0 ? 0.2 : 1.0;
   samples_per_second_ += weight * (rate - samples_per_second_);
-  seconds_per_batch_ += weight * (each - seconds_per_batch_);
-  if (here.steps > mark_->steps)
-    batches_per_step_ = static_cast<double>(here.batches - mark_->batches) /
-                        static_cast<double>(here.steps - mark_->steps);
   mark_ = here;
 }
 
@@ -115,21 +123,25 @@ std::string progress_line::text(const seen::progress& what) const {
       line += fmt::format("  {} {:.4g}", name, found->second);
   if (samples_per_second_ > 0)
     line += fmt::format("  {} samples/s", count_text(samples_per_second_));
-  if (const auto left = seconds_left(what)) line += "  ETA " + clock_text(*left);
+  if (const auto left = seconds_left()) line += "  ETA " + clock_text(*left);
   return line;
 }
 
-// To the sooner limit.
-std::optional<double> progress_line::seconds_left(const seen::progress& what) const {
-  std::optional<double> batches;
-  if (what.batches != undefined && how_.epochs >= 0)
-    batches = static_cast<double>((how_.epochs - what.at.epoch) * what.batches - what.at.batch - 1);
-  if (how_.max_steps && batches_per_step_ > 0) {
-    const auto steps = static_cast<double>(*how_.max_steps - what.at.step) * batches_per_step_;
-    batches = batches ? std::min(*batches, steps) : steps;
-  }
-  if (!batches || seconds_per_batch_ <= 0) return std::nullopt;
-  return seconds_per_batch_ * std::max(*batches, 0.0);
+// To the sooner limit. Validations, checkpoints and waits so far count, so that those to come do.
+std::optional<double> progress_line::seconds_left() const {
+  if (!first_) return std::nullopt;
+  std::optional<double> left;
+  const auto until = [&](double first, double done, double all) {
+    if (!(done > first)) return;
+    const auto more = (all - done) / (done - first) * seconds_between(*first_, last_seen_);
+    left = std::max(std::min(left.value_or(more), more), 0.0);
+  };
+  if (first_->epochs && last_seen_.epochs && how_.epochs >= 0)
+    until(*first_->epochs, *last_seen_.epochs, static_cast<double>(how_.epochs));
+  if (how_.max_steps)
+    until(static_cast<double>(first_->steps), static_cast<double>(last_seen_.steps),
+          static_cast<double>(*how_.max_steps));
+  return left;
 }
 
 void progress_line::show(const std::string& line) {

@@ -41,25 +41,26 @@ private:
   struct mark {
     std::chrono::nanoseconds when{0};
     std::int64_t samples = 0;
-    std::int64_t batches = 0;  ///< of all epochs
     std::int64_t steps = 0;
+    std::optional<double> epochs;  ///< done, with the part of the one that is trained
   };
   void progress(const seen::progress& what);
   static mark mark_of(const seen::progress& what, std::chrono::nanoseconds now);
   void track(const seen::progress& what, std::chrono::nanoseconds now);
-  void measure(const seen::progress& what, std::chrono::nanoseconds now);
+  static double seconds_between(const mark& first, const mark& last);
+  void measure();
   std::string text(const seen::progress& what) const;
-  std::optional<double> seconds_left(const seen::progress& what) const;
+  std::optional<double> seconds_left() const;
   void show(const std::string& line);
 
   style how_;
   clock now_;
   writer write_;
   std::optional<std::chrono::nanoseconds> shown_;  ///< when a line was last shown
-  std::optional<mark> mark_;                       ///< where the rates were last measured
+  std::optional<mark> mark_;                       ///< where the rate was last measured
+  std::optional<mark> first_;  ///< of training in this generation, for the time left
+  mark last_seen_;             ///< of training
   double samples_per_second_ = 0;
-  double seconds_per_batch_ = 0;
-  double batches_per_step_ = 0;
   metrics last_;
   rank_figures ranks_;
   std::set<std::string> chosen_;  ///< logged with prog_bar

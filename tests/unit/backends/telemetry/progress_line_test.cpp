@@ -81,7 +81,8 @@ TEST_CASE("a run shorter than one interval writes nothing", "[progress]") {
   CHECK(s.writes.empty());
 }
 
-TEST_CASE("the time of a validation does not count as training time", "[progress]") {
+TEST_CASE("a validation's time counts for the time left, not for samples per second",
+          "[progress]") {
   screen s{{.live = true, .columns = wide(200), .epochs = 1}};
   for (int batch = 0; batch < 21; ++batch, s.now += 10ms) s.train(batch);
   s.know({{"val/accuracy", 0.75}});
@@ -92,7 +93,18 @@ TEST_CASE("the time of a validation does not count as training time", "[progress
   for (int batch = 21; batch < 42; ++batch, s.now += 10ms) s.train(batch);
   CHECK(s.writes.back() ==
         "\repoch 1/1  batch 42/100  val/accuracy 0.7500  6,400 samples/s  ETA "
-        "0:01\x1b[K");
+        "1:24:53\x1b[K");
+}
+
+TEST_CASE("after a restart the time left is that of the new generation", "[progress]") {
+  screen s{{.live = false, .epochs = 1}};
+  s.train(0);
+  s.now += 1h;
+  s.line.on(seen::lifecycle{.event = lifecycle_kind::generation_forming});
+  s.train(10);
+  s.now += 10s;
+  s.train(20);
+  CHECK_THAT(s.writes.back(), Catch::EndsWith("ETA 1:19\n"));
 }
 
 TEST_CASE("a live line is cut to the width of the terminal", "[progress]") {
