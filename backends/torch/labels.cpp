@@ -65,6 +65,12 @@ rows flat(const at::Tensor& prediction, const at::Tensor& target, const classifi
   return {predicted, truth};
 }
 
+at::Tensor probabilities(const at::Tensor& predicted, const classification& how) {
+  if (!predicted.is_floating_point() || predicted.numel() == 0) return predicted;
+  if (!predicted.lt(0).logical_or(predicted.gt(1)).any().item<bool>()) return predicted;
+  return how.classes == 1 ? predicted.sigmoid() : predicted.softmax(1);
+}
+
 at::Tensor labels_of(const at::Tensor& predicted, const classification& how) {
   if (predicted.dim() == 2) return predicted.argmax(1);
   if (how.classes == 1 && predicted.is_floating_point())

@@ -21,6 +21,9 @@ struct rows {
 /// Samples whose target is ignored are left out. Throws user_error if shapes do not fit or a target
 /// is no class.
 rows flat(const at::Tensor& prediction, const at::Tensor& target, const classification& how);
+/// Scores between 0 and 1, of any shape: if a score lies outside, all of them are logits, and their
+/// sigmoid is returned; of several classes (n, classes) their softmax. Labels stay, and NaN does.
+at::Tensor probabilities(const at::Tensor& predicted, const classification& how);
 /// Labels int64 (n) from scores, or labels as they are. Throws user_error for labels that are no
 /// class.
 at::Tensor labels_of(const at::Tensor& predicted, const classification& how);

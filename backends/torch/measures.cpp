@@ -93,8 +93,11 @@ label_counts::label_counts(kind what, classification how)
 // negatives.
 void label_counts::update(const at::Tensor& prediction, const at::Tensor& target) {
   const at::NoGradGuard no_grad;
-  const auto [predicted, truth] = flat(prediction, target, how_);
-  if (how_.classes == 1) {
+  const bool binary = how_.classes == 1;
+  // Ignored samples may show that they are logits, as in torchmetrics.
+  const auto [predicted, truth] =
+      flat(binary ? probabilities(prediction, how_) : prediction, target, how_);
+  if (binary) {
     const auto yes = labels_of(predicted, how_).eq(1), is = truth.eq(1);
     add(at::stack({yes & is, yes & ~is, ~yes & is, ~yes & ~is}).sum(1, /*keepdim=*/true));
     return;
@@ -150,7 +153,8 @@ confusion_matrix::confusion_matrix(classification how, normalize by)
 
 void confusion_matrix::update(const at::Tensor& prediction, const at::Tensor& target) {
   const at::NoGradGuard no_grad;
-  const auto [predicted, truth] = flat(prediction, target, how_);
+  auto [predicted, truth] = flat(prediction, target, how_);
+  if (how_.classes == 1) predicted = probabilities(predicted, how_);
   const auto classes = std::max<std::int64_t>(how_.classes, 2);
   const auto cells = truth * classes + labels_of(predicted, how_);
   add(at::bincount(cells, {}, classes * classes).view({classes, classes}));
@@ -281,13 +285,12 @@ void auroc::update(const at::Tensor& prediction, const at::Tensor& target) {
   if (scores.dim() != 2) refuse("an auroc needs a score per class (N, classes, ...)");
   if (scores.numel() == 0) return;
   if (scores.isnan().any().item<bool>()) refuse("a score is not a number");
+  scores = probabilities(scores, how_);
   if (thresholds_ == 0) {
     const auto kept = [](const at::Tensor& x) { return to_host(x).to(at::kDouble); };
     rows_.push_back(at::cat({kept(scores), kept(truth).unsqueeze(1)}, 1));
     return;
   }
-  if (scores.min().item<double>() < 0 || scores.max().item<double>() > 1)
-    refuse("with thresholds scores lie between 0 and 1: give probabilities");
   const auto reached = thresholds_reached(scores, thresholds_);
   const auto one_hot = how_.classes == 1 ? truth.unsqueeze(1) : at::one_hot(truth, how_.classes);
   const auto classes = at::arange(how_.classes, reached.options());

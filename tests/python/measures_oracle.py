@@ -86,6 +86,8 @@ def top_k(k, average, rows, targets, classes):
 
 
 def binary(name, prediction, target):
+    if prediction.min() < 0 or prediction.max() > 1:
+        prediction = prediction.sigmoid()
     scores, targets = prediction.tolist(), target.tolist()
     labels = [int(s > 0.5) for s in scores]
     if name.startswith("matrix"):
@@ -100,6 +102,8 @@ def binary(name, prediction, target):
 def multiclass(name, prediction, target, classes, ignored=None):
     if prediction.dim() > target.dim():
         prediction = prediction.movedim(1, -1).reshape(-1, classes)
+        if prediction.min() < 0 or prediction.max() > 1:
+            prediction = prediction.softmax(1)
     kept = target.flatten() != ignored if ignored is not None else torch.ones(target.numel(), dtype=torch.bool)
     rows, targets = prediction[kept].tolist(), target.flatten()[kept].tolist()
     labels = [max(range(classes), key=row.__getitem__) if isinstance(row, list) else row for row in rows]
@@ -132,8 +136,9 @@ def language(name, prediction, target):
     return math.exp(total / count)
 
 
-PLAIN = {"binary": binary, "regression": regression, "language": language,
-         "multiclass": lambda *a: multiclass(*a, 7), "labels": lambda *a: multiclass(*a, 4),
+PLAIN = {"binary": binary, "binary_logits": binary, "regression": regression, "language": language,
+         "multiclass": lambda *a: multiclass(*a, 7), "multiclass_logits": lambda *a: multiclass(*a, 7),
+         "labels": lambda *a: multiclass(*a, 4),
          "sequence": lambda *a: multiclass(*a, 4, -1)}
 
 
@@ -143,6 +148,7 @@ def of_torchmetrics(case, name, prediction, target):
     import torchmetrics.classification as c
     import torchmetrics.regression as r
     from torchmetrics.text import Perplexity
+    case = case.removesuffix("_logits")
     what, _, how = name.partition(".")
     names = {"accuracy": "Accuracy", "precision": "Precision", "recall": "Recall", "f1": "F1Score", "auroc": "AUROC",
              "binned_auroc": "AUROC", "matrix": "ConfusionMatrix"}

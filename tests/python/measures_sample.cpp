@@ -62,11 +62,7 @@ void add_matrices(measured_case& to, measures::classification how) {
   to.measures["matrix.all"] = of<confusion_matrix>(how, measures::normalize::all);
 }
 
-measured_case binary_case() {
-  measured_case c;
-  c.target = at::randint(0, 2, {97}, at::kLong);
-  // Two digits, so that scores are equal.
-  c.prediction = ((at::rand({97}) + 0.3 * c.target) / 1.3).mul(100).round().div(100);
+void add_binary(measured_case& to) {
   for (const auto& [name, make] : std::map<std::string, make_measure>{
            {"accuracy", of<measures::accuracy>()},
            {"precision", of<measures::precision>()},
@@ -74,18 +70,35 @@ measured_case binary_case() {
            {"f1", of<measures::f1>()},
            {"auroc", of<measures::auroc>()},
            {"binned_auroc", of<measures::auroc>(measures::classification{}, 20)}})
-    c.measures[name] = make;
-  add_matrices(c, {});
+    to.measures[name] = make;
+  add_matrices(to, {});
+}
+
+measured_case binary_case() {
+  measured_case c;
+  c.target = at::randint(0, 2, {97}, at::kLong);
+  // Two digits, so that scores are equal.
+  c.prediction = ((at::rand({97}) + 0.3 * c.target) / 1.3).mul(100).round().div(100);
+  add_binary(c);
+  return c;
+}
+
+// Many logits lie between 0 and 0.5. Each update has one below 0 or above 1.
+measured_case binary_logit_case() {
+  measured_case c;
+  c.target = at::randint(0, 2, {97}, at::kLong);
+  c.prediction = at::randn({97}) + c.target;
+  add_binary(c);
   return c;
 }
 
 // Class 5 never occurs in targets, class 6 in neither.
-measured_case multiclass_case() {
+measured_case multiclass_case(bool logits) {
   measured_case c;
   c.target = at::randint(0, 5, {131}, at::kLong);
   auto scores = at::randn({131, 7}) + 2 * at::one_hot(c.target, 7);
   scores.select(1, 6).fill_(-10);
-  c.prediction = scores.softmax(1);
+  c.prediction = logits ? scores : scores.softmax(1);
   add_averages(c, {.classes = 7});
   add_matrices(c, {.classes = 7});
   for (const std::int64_t k : {2, 3}) {
@@ -276,13 +289,15 @@ void write_measures(const std::string& folder) {
   at::manual_seed(11);
   json found;
   std::vector<tensor_blob> samples;
-  for (const auto& [name, c] :
-       std::map<std::string, measured_case>{{"binary", binary_case()},
-                                            {"multiclass", multiclass_case()},
-                                            {"sequence", sequence_case()},
-                                            {"labels", label_case()},
-                                            {"regression", regression_case()},
-                                            {"language", language_case()}}) {
+  for (const auto& [name, c] : std::map<std::string, measured_case>{
+           {"binary", binary_case()},
+           {"multiclass", multiclass_case(/*logits=*/false)},
+           {"sequence", sequence_case()},
+           {"labels", label_case()},
+           {"regression", regression_case()},
+           {"language", language_case()},
+           {"binary_logits", binary_logit_case()},
+           {"multiclass_logits", multiclass_case(/*logits=*/true)}}) {
     samples.push_back(blob_of(name + ".prediction", c.prediction));
     samples.push_back(blob_of(name + ".target", c.target));
     for (const auto& [measure, make] : c.measures)

@@ -1,5 +1,6 @@
 // Measures: numbers over all samples of all ranks that are no mean of numbers of batches. Equal to
-// what torchmetrics computes from all samples together, however ranks and batches divide them.
+// what torchmetrics computes from all samples together, however ranks and batches divide them: of
+// logits this is true if each update shows that it has logits.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -64,6 +65,8 @@ private:
 };
 
 /// The measures below that count right and wrong labels. A quotient without samples is 0.
+/// Binary scores of an update with a score outside of 0 to 1 are logits: their sigmoid is compared
+/// with the threshold. Give the sigmoid if all logits of a batch may lie between 0 and 1.
 class label_counts : public measure {
 public:
   void update(const at::Tensor& prediction, const at::Tensor& target) override;
@@ -104,7 +107,7 @@ struct f1 final : label_counts {
 enum class normalize : std::uint8_t { none, targets, predictions, all };
 
 /// (classes, classes), binary (2, 2): entry (i, j) counts samples of class i that are predicted as
-/// j. `classification::how` and `top_k` do not apply.
+/// j. `classification::how` and `top_k` do not apply. Binary logits are found as above.
 class confusion_matrix final : public measure {
 public:
   /// Throws user_error for impossible options.
@@ -119,11 +122,12 @@ private:
 };
 
 /// The area under the curve of true over false positives; of several classes, of each against the
-/// rest (macro, weighted or none). Predictions are scores. Those of several classes are compared
-/// between samples: give probabilities. A class without positive or without negative samples has 0.
+/// rest (macro, weighted or none). Predictions are scores between 0 and 1. If a score of an update
+/// lies outside, all of the update are logits: their sigmoid counts, or the softmax over classes.
+/// A class without positive or without negative samples has 0.
 /// - `thresholds` 0: exact. Keeps 8 (classes + 1) bytes per sample, and compute as much for the
 ///   samples of all ranks, on each rank. Not a buffer: for evaluation only.
-/// - `thresholds` n > 1: scores between 0 and 1, counted at n evenly spaced thresholds. Keeps
+/// - `thresholds` n > 1: scores are counted at n thresholds, evenly spaced from 0 to 1. Keeps
 ///   16 classes (n + 1) bytes in all.
 class auroc final : public measure {
 public:

@@ -21,7 +21,7 @@ enum class average : std::uint8_t {
 struct classification {
   std::int64_t classes = 1;
   average how = average::macro;
-  double threshold = 0.5;                    ///< binary: a score above it is a 1
+  double threshold = 0.5;                    ///< binary: a probability above it is a 1
   std::int64_t top_k = 1;                    ///< accuracy: right if among the k highest scores
   std::optional<std::int64_t> ignore_index;  ///< samples with this target do not count
 };
