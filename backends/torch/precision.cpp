@@ -310,26 +310,29 @@ bool gradient_scaler::unscale(torch::optim::Optimizer& optimizer) {
     at::_amp_foreach_non_finite_check_and_unscale_(gradients, here, inverse.to(place));
     found.add_(to_host(here));
   }
-  found_[&optimizer] = found;
-  return found.item<float>() != 0;
+  const bool usable = found.item<float>() == 0;
+  note(optimizer, usable);
+  return !usable;
 }
 
-void gradient_scaler::spoil(const torch::optim::Optimizer& optimizer) {
-  found_[&optimizer] = at::full({}, 1.0, at::kFloat);
+void gradient_scaler::spoil(const torch::optim::Optimizer& optimizer) { note(optimizer, false); }
+
+void gradient_scaler::note(const torch::optim::Optimizer& optimizer, bool usable) {
+  found_[&optimizer] = usable;
+  any_ = any_.value_or(false) || !usable;
 }
 
 bool gradient_scaler::usable(const torch::optim::Optimizer& optimizer) const {
   const auto known = found_.find(&optimizer);
-  return known != found_.end() && known->second.item<float>() == 0;
+  return known != found_.end() && known->second;
 }
 
 void gradient_scaler::update() {
-  if (found_.empty()) return;
-  auto any = at::zeros({}, at::kFloat);
-  for (const auto& [optimizer, found] : found_) any.add_(found);
+  found_.clear();
+  if (!any_) return;
+  const auto any = at::full({}, *std::exchange(any_, std::nullopt) ? 1.0 : 0.0, at::kFloat);
   at::_amp_update_scale_(scale_, tracker_, any, how_.growth_factor, how_.backoff_factor,
                          how_.growth_interval);
-  found_.clear();
 }
 
 std::string gradient_scaler::state() const {

@@ -272,6 +272,30 @@ TEST_CASE("a scaler without gradients leaves its scale alone") {
   CHECK(scaler.scale() == 8);
 }
 
+TEST_CASE("an infinite gradient shrinks the scale, whatever the same optimizer finds later") {
+  const auto parameter = torch::ones({1}, torch::requires_grad());
+  torch::optim::SGD optimizer({parameter}, 0.1);
+  gradient_scaler scaler{{.init_scale = 8, .growth_interval = 1}};
+  parameter.mutable_grad() = torch::full({1}, inf);
+  CHECK(scaler.unscale(optimizer));
+  SECTION("finite gradients") {
+    parameter.mutable_grad() = torch::zeros({1});
+    CHECK_FALSE(scaler.unscale(optimizer));
+    CHECK(scaler.usable(optimizer));
+  }
+  SECTION("no gradients") {
+    parameter.mutable_grad().reset();
+    CHECK_FALSE(scaler.unscale(optimizer));
+    CHECK_FALSE(scaler.usable(optimizer));
+  }
+  scaler.update();
+  CHECK(scaler.scale() == 4);
+  parameter.mutable_grad() = torch::zeros({1});
+  CHECK_FALSE(scaler.unscale(optimizer));
+  scaler.update();
+  CHECK(scaler.scale() == 8);
+}
+
 TEST_CASE("a scaler refuses float16 gradients and impossible settings") {
   const auto parameter = torch::ones({2}, torch::TensorOptions(at::kHalf).requires_grad(true));
   torch::optim::SGD optimizer({parameter}, 0.1);

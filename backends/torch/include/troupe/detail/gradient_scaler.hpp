@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace torch::optim {
@@ -43,7 +44,8 @@ public:
   void spoil(const torch::optim::Optimizer& optimizer);
   /// There were gradients since the last update, and all were finite.
   bool usable(const torch::optim::Optimizer& optimizer) const;
-  /// Leaves the scale alone if no optimizer had a gradient.
+  /// Looks at each `unscale` since the last update, also of an optimizer that has several. Leaves
+  /// the scale alone if none of them met a gradient.
   void update();
 
   /// JSON text with the keys of GradScaler.state_dict().
@@ -52,10 +54,13 @@ public:
   void load_state(const std::string& json);
 
 private:
+  void note(const torch::optim::Optimizer& optimizer, bool usable);
+
   scaler_options how_;
-  at::Tensor scale_;                                            // float32
-  at::Tensor tracker_;                                          // int32
-  std::map<const torch::optim::Optimizer*, at::Tensor> found_;  // not 0: unusable
+  at::Tensor scale_;                                      // float32
+  at::Tensor tracker_;                                    // int32
+  std::map<const torch::optim::Optimizer*, bool> found_;  // of its last unscale: usable
+  std::optional<bool> any_;  // since the last update: an unusable gradient; none: no gradient
 };
 
 }  // namespace troupe
