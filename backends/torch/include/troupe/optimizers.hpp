@@ -139,7 +139,10 @@ struct schedule {
 class scheduler {
 public:
   /// Throws user_error if null, and for `every` plateau of a scheduler that reads no metric. One
-  /// that is not a plateau's makes its first step here.
+  /// that is not a plateau's makes its first step here. LibTorch's plateau scheduler is wrong in
+  /// mode max: it begins with the smallest positive float as the best metric, so that none below 0
+  /// improves, and with ThresholdMode abs it multiplies the best one by the threshold. Log the
+  /// negated metric, and use mode min with ThresholdMode abs.
   /// @{
   scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule when);
   scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau, schedule when);
