@@ -130,7 +130,7 @@ learning learning_of(const json& request) {
   all.classes = data.integer("classes", 10, 2, 1'000'000);
   data.end();
   if (all.data == "csv" && (all.path.empty() || all.features == 0))
-    refuse("data.name is \"csv\": give data.path, data.features and data.classes as well");
+    refuse("data.name is \"csv\": give data.path and data.features as well");
   return all;
 }
 
