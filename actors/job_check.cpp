@@ -100,6 +100,31 @@ void refuse_other_run(const job& what, const checkpoint_io& io) {
                                what.run_folder, other));
 }
 
+// As paths, and with links resolved.
+bool lies_in(const fs::path& inner, const fs::path& outer) {
+  const auto below = [](const fs::path& a, const fs::path& b) {
+    return std::ranges::mismatch(b, a).in1 == b.end();
+  };
+  std::error_code ignored;
+  return below(without_slash(fs::absolute(inner, ignored).string()),
+               without_slash(fs::absolute(outer, ignored).string())) ||
+         below(fs::weakly_canonical(inner, ignored), fs::weakly_canonical(outer, ignored));
+}
+
+// A fit that goes on from elsewhere would remove the checkpoints of the run in its folder.
+void refuse_foreign_checkpoint(const job& what, const checkpoint_io& io) {
+  if (lies_in(*what.resume, what.run_folder)) return;
+  try {
+    found_in(io, what.run_folder);
+  } catch (const user_error&) {
+    return;
+  }
+  throw user_error(errc::bad_configuration,
+                   fmt::format("run_folder {} holds checkpoints of another run than resume, {}: "
+                               "choose a new run_folder, or the checkpoint's own",
+                               what.run_folder, *what.resume));
+}
+
 }  // namespace
 
 bool writes_checkpoints(const job& what) {
@@ -142,9 +167,11 @@ job with_checkpoint_found(job what, const ports& world) {
         errc::bad_usage,
         "ports::files is null, and this job writes checkpoints: set it to a storage, or "
         "set checkpoint.enabled to false");
+  if (what.resume) what.resume = checkpoint_meant(what, *io);
+  if (!writes_checkpoints(what)) return what;
   if (what.resume)
-    what.resume = checkpoint_meant(what, *io);
-  else if (writes_checkpoints(what))
+    refuse_foreign_checkpoint(what, *io);
+  else
     refuse_other_run(what, *io);
   return what;
 }
@@ -208,8 +235,8 @@ std::int32_t shards_of(const job& what, const ports& world) {
   if (shards < options.ranks)
     refuse(
         fmt::format("elastic.shards is {} and ranks is {}: a rank computes at least one shard; "
-                    "raise elastic.shards, or use {} ranks",
-                    shards, options.ranks, shards));
+                    "raise elastic.shards, or use {} rank{}",
+                    shards, options.ranks, shards, shards == 1 ? "" : "s"));
   if (shards > options.ranks && one_each)
     refuse(
         fmt::format("elastic.shards is {} and ranks is {}: with communicator \"{}\"{} a rank "

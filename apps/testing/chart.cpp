@@ -170,7 +170,8 @@ std::string text_chart(const std::vector<trace_note>& notes, const std::vector<s
 std::string mermaid_chart(const std::vector<trace_note>& notes,
                           const std::vector<std::string>& nodes, const chart_options& options) {
   const auto p = picture_of(notes, options);
-  std::string out = "sequenceDiagram\n";
+  std::string out{mermaid_head};
+  out += '\n';
   for (const auto node : p.nodes)
     out += fmt::format("  participant p{} as {}\n", node, quoted(name_of(nodes, node)));
   for (const auto& r : p.rows) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/testing/simulation.hpp"
@@ -19,7 +20,9 @@ struct chart_options {
 /// that never arrived.
 std::string text_chart(const std::vector<trace_note>& notes, const std::vector<std::string>& nodes,
                        const chart_options& options = {});
-/// The same as a Mermaid sequence diagram.
+/// The first line of a Mermaid sequence diagram.
+inline constexpr std::string_view mermaid_head = "sequenceDiagram";
+/// The same as such a diagram.
 std::string mermaid_chart(const std::vector<trace_note>& notes,
                           const std::vector<std::string>& nodes, const chart_options& options = {});
 

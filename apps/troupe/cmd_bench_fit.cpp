@@ -68,7 +68,7 @@ public:
     auto world = around_.world();
     auto communicator = communicator_of(world, work.options);
     job_runner runner{std::move(world), [&](int signal, int count) {
-                        around_.screen.note(signal_note(signal, count));
+                        around_.screen.note(signal_note(signal, count, left_by_stop::nothing));
                       }};
     const auto outcome = runner.run(std::move(work));
     if (outcome.status != job_outcome::ending::finished) {

@@ -80,8 +80,9 @@ program_end evaluate(stage purpose, const schema& all, given what, const context
     around.screen.note("note: only fit serves metrics; --metrics-port has no effect here");
   const auto trace = add_trace(plan.settings, work);
   for (auto& make : progress_of(plan.settings, around)) work.observers.push_back(std::move(make));
-  job_runner runner{around.world(),
-                    [&](int signal, int count) { around.screen.note(signal_note(signal, count)); }};
+  job_runner runner{around.world(), [&](int signal, int count) {
+                      around.screen.note(signal_note(signal, count, left_by_stop::nothing));
+                    }};
   const auto outcome = runner.run(std::move(work));
   report_troubles(around.screen, outcome);
   report_trace(around.screen, trace);

@@ -41,12 +41,12 @@ public:
 
   program_end run() {
     job_runner runner{around_.world(), [this](int signal, int count) {
-                        around_.screen.note(signal_note(signal, count));
+                        around_.screen.note(signal_note(signal, count, left_by_stops()));
                       }};
     serve_metrics(runner);
+    const auto trace = add_trace(plan_.settings, shared_);
     if (plan_.resumes) folder_->resume_at(plan_.step);
     folder_->write(config_file, saved_configuration(plan_.settings));
-    const auto trace = add_trace(plan_.settings, shared_);
     serve(runner);
     const auto started = around_.age();
     auto outcome = runner.run(fit_job());
@@ -97,6 +97,7 @@ private:
     if (plan_.checkpoint.empty()) add_init_weights(plan_.settings, shared_);
     take_place(shared_, around_.place);
     check_job(plain_job(), around_.world());
+    check_traces(plan_.settings);
     return plan_.held ? plan_.held : std::make_shared<run_folder>(plan_.folder);
   }
 
@@ -284,6 +285,12 @@ private:
         accuracy == result.metrics.end()
             ? fmt::format("run folder {}", plan_.folder)
             : fmt::format("test accuracy {:.4f}, run folder {}", accuracy->second, plan_.folder));
+  }
+
+  left_by_stop left_by_stops() const {
+    return plan_.settings.flag("enable_checkpointing") && shared_.options.fast_dev_run == 0
+               ? left_by_stop::checkpoint
+               : left_by_stop::nothing;
   }
 
   std::string stopped_note(std::int64_t steps) const {

@@ -5,6 +5,7 @@
 #include "apps/testing/null_payload.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/exit_code.hpp"
+#include "apps/troupe/output_file.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
@@ -160,6 +161,11 @@ void say(const nlohmann::json& s, console& screen) {
         fmt::format("determinism check: {} runs were repeated with other memory and addresses", n));
   screen.result(fmt::format("trace {}  violations {}", s["trace_digest"].get<std::string>(),
                             s["violations"].get<std::uint64_t>()));
+}
+
+// Before the runs: a chart may be replaced, and no other file.
+void check_chart(const simulate_flags& flags) {
+  if (!flags.chart.empty()) check_is_like("--chart", flags.chart, mermaid_head);
 }
 
 // Writes the report's chart as a Mermaid diagram.
@@ -332,7 +338,10 @@ void add_simulate(const command& app, const context& around, const choose& chose
     replay.excludes(said);
   command.add_flag("--json", f->json, "one object");
   command.on_chosen([=, &around] {
-    chosen([=, &around] { return f->replay.empty() ? campaign(*f, around) : again(*f, around); });
+    chosen([=, &around] {
+      check_chart(*f);
+      return f->replay.empty() ? campaign(*f, around) : again(*f, around);
+    });
   });
 }
 

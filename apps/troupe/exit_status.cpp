@@ -41,8 +41,12 @@ std::string metrics_text(const metrics& values) {
   return text;
 }
 
-std::string signal_note(int signal, int count) {
+std::string signal_note(int signal, int count, left_by_stop what) {
   const std::string name = fmt::format("SIG{}", ::sigabbrev_np(signal));
+  if (what == left_by_stop::nothing && count == 1)
+    return name + ": stopping at the next step boundary; once more ends at once";
+  if (what == left_by_stop::nothing)
+    return name + (count == 2 ? " again: ending now" : " again: leaving without a teardown");
   if (count == 1)
     return fmt::format(
         "{}: stopping at the next step boundary, with a checkpoint; once more ends "

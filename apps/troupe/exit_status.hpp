@@ -4,6 +4,7 @@
 #include "apps/troupe/console.hpp"
 #include "messages/control.hpp"
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -22,8 +23,10 @@ metrics figures_of(const job_outcome& outcome);
 /// `train/loss 0.3127  val/accuracy 0.8724`; names without a slash come last.
 std::string metrics_text(const metrics& values);
 
+/// What a stop leaves of a job.
+enum class left_by_stop : std::uint8_t { checkpoint, nothing };
 /// The note that is printed at the first, the second and the third signal.
-std::string signal_note(int signal, int count);
+std::string signal_note(int signal, int count, left_by_stop what);
 
 /// What of a fit is saved, and how to continue it, after a second signal or a failed last
 /// checkpoint: `saved` is the step of the newest good checkpoint in `folder`, or nothing.

@@ -3,6 +3,7 @@
 #include "actors/job_check.hpp"
 #include "apps/troupe/duration_text.hpp"
 #include "apps/troupe/fault_spec.hpp"
+#include "apps/troupe/output_file.hpp"
 #include "apps/troupe/recipe_text.hpp"
 #include "backends/checkpoint/digest.hpp"
 #include "backends/checkpoint/safetensors.hpp"
@@ -14,6 +15,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <map>
 
 namespace troupe::program {
@@ -299,7 +301,22 @@ void add_init_weights(const settings& s, job& to) {
   if (s.is_set("init_weights")) to.initial = read_weights(s.text("init_weights"));
 }
 
+void check_traces(const settings& s) {
+  if (s.is_set("trace_hooks")) check_is_like("--trace-hooks", s.text("trace_hooks"), hooks_head);
+  if (s.is_set("trace")) check_is_like("--trace", s.text("trace"), run_trace::head);
+  if (!s.is_set("trace_hooks") || !s.is_set("trace")) return;
+  std::error_code ignored;
+  const auto whole = [&](const char* key) {
+    return std::filesystem::weakly_canonical(s.text(key), ignored);
+  };
+  if (whole("trace") == whole("trace_hooks"))
+    throw user_error(
+        errc::bad_usage,
+        fmt::format("--trace and --trace-hooks both name {}: name two files", s.text("trace")));
+}
+
 std::shared_ptr<run_trace> add_trace(const settings& s, job& to) {
+  check_traces(s);
   std::shared_ptr<hook_trace> lines;
   std::shared_ptr<run_trace> slices;
   if (s.is_set("trace_hooks")) lines = std::make_shared<hook_trace>(s.text("trace_hooks"));

@@ -34,7 +34,10 @@ job shared_job(const settings& s, const context& around,
                const std::function<void(learning&, trainer_options&)>& change = {});
 /// Reads the weights that the setting init_weights names, for a job that has no checkpoint.
 void add_init_weights(const settings& s, job& to);
-/// Opens the files of the settings trace_hooks and trace, if they are set. Returns the latter.
+/// Checks the files of the settings trace_hooks and trace, if they are set. Throws user_error if
+/// one of them has another content, or if both are the same.
+void check_traces(const settings& s);
+/// Opens these files, after the same checks. Returns the latter.
 std::shared_ptr<run_trace> add_trace(const settings& s, job& to);
 /// Completes the file of a trace. An error of the disk that has ended it is shown on `screen`.
 void report_trace(console& screen, const std::shared_ptr<run_trace>& trace);

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 namespace troupe::program {
 
@@ -103,6 +105,18 @@ void check_output(const std::string& path, bool replace) {
   if (!S_ISREG(found.st_mode))
     refuse_output(path, kind_of(found.st_mode), "name a regular file with --output");
   if (!replace) refuse_existing(path);
+}
+
+void check_is_like(std::string_view flag, const std::string& path, std::string_view head) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return;
+  std::ifstream in{path, std::ios::binary};
+  std::string begin(head.size(), '\0');
+  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<std::size_t>(in.gcount()));
+  if (begin.empty() || begin == head) return;
+  refuse_output(path, "it is there already, and it is no file that this flag has written",
+                fmt::format("name another file with {}", flag));
 }
 
 void write_output(const std::string& path, const std::vector<std::string_view>& pieces,

@@ -12,6 +12,11 @@ namespace troupe::program {
 /// device, a pipe, a link), or if it is a file and `replace` is false.
 void check_output(const std::string& path, bool replace);
 
+/// Checks that the file `path` may be replaced without `--force`, because it is empty or begins
+/// with `head`, as each file that `flag` has written. Anything but a regular file is accepted.
+/// Throws user_error (bad_configuration).
+void check_is_like(std::string_view flag, const std::string& path, std::string_view head);
+
 /// Writes `pieces`, one after the other, to the file `path`, atomically: into a new file in the
 /// same folder, which is renamed when every byte is on the disk. Repeats the checks of
 /// `check_output`. Nothing at `path` changes when it throws. Throws user_error (bad_configuration).

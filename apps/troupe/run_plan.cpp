@@ -115,6 +115,25 @@ void keep_options(run_plan& plan, const schema& all) {
   }
 }
 
+// Whether a checkpoint is one of this run. Either may be named through a link.
+bool is_of_run(const fs::path& checkpoint, const fs::path& run) {
+  std::error_code ignored;
+  const auto whole = fs::absolute(checkpoint / ".", ignored).lexically_normal().parent_path();
+  const auto all = run / checkpoints_folder;
+  return fs::equivalent(whole.parent_path(), all, ignored) ||
+         fs::equivalent(fs::canonical(whole, ignored).parent_path(), all, ignored);
+}
+
+// A fit would replace the files and remove the checkpoints of the run that the folder holds.
+void refuse_other_run(const run_plan& plan) {
+  if (plan.checkpoint.empty() || !holds_run(plan.folder)) return;
+  if (is_of_run(plan.checkpoint, plan.folder)) return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("{} holds another run than the checkpoint {}: leave out --run-dir, "
+                               "or name a new folder",
+                               plan.folder, plan.checkpoint));
+}
+
 // Of two that a call names one would have no effect. A run's own file may name the weights that the
 // run began with.
 void refuse_two_weights(const run_plan& plan) {
@@ -146,6 +165,7 @@ run_plan plan_fit(const schema& all, given what,
                     plan.folder));
   read_settings(plan, all, std::move(what));
   if (resuming) resume(plan, first.text("resume"));
+  refuse_other_run(plan);
   refuse_two_weights(plan);
   if (!plan.checkpoint.empty()) keep_options(plan, all);
   if (plan.folder.empty()) plan.folder = fresh(plan.settings.text("model.name"));

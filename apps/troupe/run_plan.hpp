@@ -24,9 +24,10 @@ struct run_plan {
   std::vector<std::string> notes;
 };
 
-/// The plan of a fit. Only with `resume` may the folder hold a run. `resume` without a folder means
-/// the checkpoint's own run, or the run started last. That run's config.toml is read first unless
-/// another configuration is named. A run that ended before its first checkpoint starts again.
+/// The plan of a fit. Only with `resume` may the folder hold a run, the checkpoint's. `resume`
+/// without a folder means the checkpoint's own run, or the run started last. That run's config.toml
+/// is read first unless another configuration is named. A run that ended before its first
+/// checkpoint starts again.
 /// `fresh` names a new folder. Throws user_error with the fix; changes nothing.
 run_plan plan_fit(const schema& all, given what,
                   const std::function<std::string(const std::string& model)>& fresh);

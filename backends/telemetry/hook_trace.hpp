@@ -6,9 +6,12 @@
 
 #include <mutex>
 #include <string>
+#include <string_view>
 
 namespace troupe {
 
+/// Each such line begins so.
+inline constexpr std::string_view hooks_head = "{\"rank\":";
 /// `{"rank":0,"stage":"train","hook":"on_train_batch_start","epoch":0,"step":0,"batch":0}` and a
 /// line end; undefined numbers are null.
 std::string trace_line(std::int32_t rank, const hook& what);

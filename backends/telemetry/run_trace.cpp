@@ -19,7 +19,6 @@ namespace troupe {
 
 namespace {
 
-constexpr std::string_view trace_head = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
 constexpr std::string_view trace_tail = "\n]}\n";
 constexpr std::size_t trace_buffer_max = 64 * 1024;
 constexpr std::chrono::seconds trace_interval{1};
@@ -72,7 +71,7 @@ run_trace::run_trace(std::string path, clock now, std::uint64_t file_max)
   file_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!file_) refuse_trace(path_, std::strerror(errno));
   began_ = flushed_ = now_();
-  write_out(trace_head);
+  write_out(head);
   if (!trouble_.empty()) refuse_trace(path_, trouble_.c_str());
   name_process(job_process, "job", "generations");
 }

@@ -35,6 +35,8 @@ namespace troupe {
 class run_trace {
 public:
   using clock = std::function<std::chrono::nanoseconds()>;
+  /// Each such file begins so.
+  static constexpr std::string_view head = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
   static constexpr std::uint64_t default_file_max = std::uint64_t{1} << 30;
 
   /// Replaces the file. Throws user_error (bad_configuration) if it is no regular file or cannot be

@@ -154,6 +154,20 @@ def story_a_resume_with_another_data_set_is_refused(folder):
             "--data", "fashion_mnist", "--set", "model.hidden=[4]", "--resume", "latest")
 
 
+def story_a_resume_into_the_folder_of_another_run_is_refused(folder):
+    one, other, link = (os.path.join(folder, name) for name in ("one", "other", "link"))
+    check_code(fit(one, *HALF), 0)
+    check_code(fit(other, *HALF), 0)
+    os.symlink(one, link)
+    for named in (one, link, os.path.join(one, "checkpoints", "latest"),
+                  os.path.join(one, "checkpoints", "step-00000020")):
+        refused(folder, other, 3, [f"{other} holds another run", "leave out --run-dir", "name a new folder"], *WHOLE,
+                "--resume", named)
+    # The same run, through a link and with a slash at the end.
+    check_code(fit(link, *WHOLE, "--resume", os.path.join(one, "checkpoints", "latest/")), 0)
+    check_code(fit(os.path.join(folder, "new"), *WHOLE, "--resume", one), 0)
+
+
 def story_a_fit_with_wrong_settings_leaves_no_folder(folder):
     run = os.path.join(folder, "new", "run")
     for code, arguments in ((3, ["--data", "fashion_mnist", "--data-dir", os.path.join(folder, "absent")]),

@@ -146,6 +146,7 @@ def story_a_stopped_evaluation_prints_no_figures_of_a_part(folder):
             traced.release()
             ended = check_code(traced.end(), 143)
             check_in(f"stopped before `{command}` had all of its data", ended.err)
+            check("checkpoint" not in ended.err, ended)
             if more:
                 check_equal((ended.json()["status"], ended.json()["metrics"]), ("stopped", {}), ended)
             else:

@@ -2,9 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
 
-from troupe_program import Traced, check, check_code, check_equal, check_in, fit, main
+from troupe_program import Traced, check, check_code, check_equal, check_in, fit, main, troupe
 
 
 class Trace:
@@ -81,6 +82,52 @@ def story_a_program_that_is_killed_leaves_whole_json(folder):
 def story_a_trace_that_cannot_be_written_ends_the_call(folder):
     ended = check_code(fit(os.path.join(folder, "run"), "--trace", "/absent/trace.json"), 3)
     check_in("/absent/trace.json", ended.err)
+
+
+def story_a_trace_that_cannot_be_written_changes_no_file(folder):
+    run, new = os.path.join(folder, "run"), os.path.join(folder, "new")
+    check_code(fit(run, "--max-steps", 4), 0)
+    with open(os.path.join(run, "config.toml"), "rb") as f:
+        before = f.read()
+    for flag in ("--trace", "--trace-hooks"):
+        ended = check_code(fit(run, "--resume", "latest", flag, "/absent/trace.json"), 3)
+        check_in("/absent/trace.json", ended.err)
+        check(os.path.exists(os.path.join(run, "result.json")), "a refused call removed result.json")
+        with open(os.path.join(run, "config.toml"), "rb") as f:
+            check_equal(f.read(), before, flag)
+        check_code(fit(new, flag, "/absent/trace.json"), 3)
+        check_code(fit(new, "--max-steps", 1), 0)  # the folder holds no run
+        shutil.rmtree(new)
+
+
+def story_a_trace_replaces_a_trace_and_no_other_file(folder):
+    run, notes, both = (os.path.join(folder, name) for name in ("run", "notes", "both"))
+    for flag in ("--trace", "--trace-hooks"):
+        with open(notes, "w", encoding="utf-8") as f:
+            f.write("a page of notes\n")
+        ended = check_code(fit(run, flag, notes), 3)
+        check_in(f"{notes}: it is there already", ended.err)
+        check_in(f"name another file with {flag}", ended.err)
+        with open(notes, encoding="utf-8") as f:
+            check_equal(f.read(), "a page of notes\n")
+        check(not os.path.exists(run), "a refused call leaves no folder")
+    ended = check_code(fit(run, "--trace", both, "--trace-hooks", os.path.join(folder, ".", "both")), 2)
+    check_in("both name", ended.err)
+    for name, flag in (("slices", "--trace"), ("lines", "--trace-hooks")):
+        path = os.path.join(folder, name)
+        for again in ("first", "second"):
+            check_code(fit(os.path.join(folder, name + again), "--max-steps", 1, flag, path), 0)
+        other = "--trace-hooks" if flag == "--trace" else "--trace"
+        check_code(fit(run, other, path), 3)
+
+
+def story_a_chart_replaces_a_chart_and_no_other_file(folder):
+    notes = os.path.join(folder, "notes")
+    with open(notes, "w", encoding="utf-8") as f:
+        f.write("a page of notes\n")
+    check_in("--chart", check_code(troupe("simulate", "--steps", 2, "--chart", notes), 3).err)
+    with open(notes, encoding="utf-8") as f:
+        check_equal(f.read(), "a page of notes\n")
 
 
 if __name__ == "__main__":

@@ -129,6 +129,24 @@ TEST_CASE("a new fit in a folder with checkpoints of another run is refused", "[
   CHECK(at(silent).ok());
 }
 
+TEST_CASE("a resume into a folder with checkpoints of another run is refused", "[resume]") {
+  resume_place at;
+  const auto first = at(at.fit(1));
+  REQUIRE(first.ok());
+  auto what = at.fit(2, first.last_checkpoint);
+  what.run_folder += "-other";
+  REQUIRE(at(what).ok());  // it begins this folder
+  const auto refused = at(what);
+  REQUIRE_FALSE(refused.ok());
+  CHECK_THAT(why(refused), Catch::Contains("holds checkpoints of another run than resume") &&
+                               Catch::Contains("choose a new run_folder"));
+  what.resume = "latest";
+  CHECK(at(what).ok());
+  what = at.fit(2, first.last_checkpoint);
+  what.run_folder += "/./";
+  CHECK(at(what).ok());
+}
+
 TEST_CASE("two jobs of a session do not write checkpoints into one folder", "[resume]") {
   resume_place at;
   boost::asio::io_context loop;
