@@ -44,8 +44,11 @@ void poller::take() {
     for (int i = 0; i < count; ++i) {
       if (events[static_cast<std::size_t>(i)].data.fd != timer_.get()) continue;
       std::uint64_t times = 0;
+      // Fails when the timer was set again since it had expired: then it will wake the thread.
+      if (read(timer_.get(), &times, sizeof times) < 0) continue;
+      // After the read: else the read could take an expiry that was set in between, and `soon`
+      // would take the timer for set ever after.
       timer_set_.store(false, std::memory_order_seq_cst);
-      if (read(timer_.get(), &times, sizeof times) < 0) break;
     }
   } while (count == static_cast<int>(events.size()));
 }
