@@ -18,11 +18,13 @@ struct lane_status {
   std::chrono::nanoseconds since{0};  ///< how long it has been in flight
 };
 
-/// Called by the lane, possibly on its own thread. Must not block and not throw.
+/// Called by the lane, possibly on its own thread. Nothing is called once the handle is destroyed.
 struct lane_sink {
+  /// Must not block and not throw.
   std::function<void(ran&&)> answered;
-  /// At entry of every hook, in the order handled. For traces and observers; must be cheap. May be
-  /// empty.
+  /// At entry of every hook, in the order handled: the trace. On a thread it may wait for the
+  /// trace's reader, which counts as time of the hook; a call that waits may outlive the handle.
+  /// What it throws fails the hook. May be empty.
   std::function<void(const hook&)> entered;
 };
 

@@ -30,12 +30,16 @@ struct block {
   learner_context context;
   recipe_ptr recipe;
   std::function<std::chrono::nanoseconds()> now;
+  // Only the lane's thread uses it. It may wait for the trace's reader, so it is called without
+  // `guard`, which the rank's actor takes.
+  std::function<void(const hook&)> entered;
   std::atomic<attention> word{attention::none};
+  std::atomic<bool> handle_gone{false};
 
   std::mutex guard;
   std::condition_variable news;
   std::deque<order> orders;
-  lane_sink sink;  // empty once the handle is gone
+  std::function<void(ran&&)> answered;  // empty once the handle is gone
   bool abandoned = false;
   bool in_flight = false;  // a run is not answered yet
   std::string_view hook;   // in flight
@@ -48,15 +52,14 @@ struct block {
     step = where(h).step;
     since = now();
   }
-  void entered(const troupe::hook& h) {
-    const std::lock_guard lock(guard);
-    if (sink.entered) sink.entered(h);
+  void trace(const troupe::hook& h) {
+    if (!handle_gone) entered(h);
   }
   void answer(ran&& what) {
     const std::lock_guard lock(guard);
     hook = {};
     in_flight = false;
-    if (sink.answered) sink.answered(std::move(what));
+    if (answered) answered(std::move(what));
   }
   // The next order; none when the handle is gone.
   std::optional<order> next() {
@@ -76,9 +79,9 @@ public:
       : shared_(std::move(shared)),
         handler_(shared_->context,
                  {&shared_->word, [b = shared_.get()](const hook& h) { b->set_current(h); },
-                  shared_->sink.entered
+                  shared_->entered
                       ? std::function<void(const hook&)>{[b = shared_.get()](const hook& h) {
-                          b->entered(h);
+                          b->trace(h);
                         }}
                       : nullptr,
                   carry_out_drill, shared_->recipe->text_of_exceptions()}) {}
@@ -168,10 +171,11 @@ public:
       : shared_(std::move(shared)), thread_([b = shared_] { lane_body{b}.run(); }) {}
 
   ~thread_lane() override {
-    lane_sink dropped;
+    std::function<void(ran &&)> dropped;
+    shared_->handle_gone = true;
     {
       const std::lock_guard lock(shared_->guard);
-      dropped = std::exchange(shared_->sink, {});
+      dropped = std::exchange(shared_->answered, {});
       shared_->abandoned = !closed_->load();
     }
     shared_->word = attention::generation_closed;
@@ -242,7 +246,8 @@ std::unique_ptr<lane> thread_lanes::open(const learner_context& context, recipe_
   shared->context.attention_word = &shared->word;
   shared->recipe = std::move(recipe);
   shared->now = now_;
-  shared->sink = std::move(sink);
+  shared->answered = std::move(sink.answered);
+  shared->entered = std::move(sink.entered);
   return std::make_unique<thread_lane>(std::move(shared));
 }
 

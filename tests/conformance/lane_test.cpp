@@ -2,6 +2,7 @@
 // answers each once. An exception is reported with its hook and step. Attention stops a run between
 // two hooks. Closing returns the learner's result. Destroying a handle never waits for user code
 // that hangs.
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -147,10 +148,12 @@ adapter in_line() {
 
 /// A lane with its learner's script and its answers.
 struct stage_of_lane {
-  explicit stage_of_lane(adapter on) : by(std::move(on)) {
+  explicit stage_of_lane(adapter on, const std::function<void(const hook&)>& trace = {})
+      : by(std::move(on)) {
     lane_sink sink;
     sink.answered = [in = answers](ran&& what) { in->put(std::move(what)); };
     sink.entered = [in = entered](const hook& h) { in->put(std::string{name(h)}); };
+    if (trace) sink.entered = trace;
     work = by.lanes->open({}, std::make_shared<scripted_recipe>(what), std::move(sink));
   }
   ran answer() { return answers->get(by.step); }
@@ -353,4 +356,30 @@ TEST_CASE("a lane reports the hook in flight and is destroyed without waiting fo
     watch.join();
     CHECK(answers->empty());
   }
+}
+
+TEST_CASE("a trace that waits for its reader: the lane tells its status and can be destroyed",
+          "[lane]") {
+  inbox<bool> reached, gate;
+  std::atomic<int> traced = 0;
+  stage_of_lane on(threads(), [&](const hook&) {
+    ++traced;
+    reached.put(true);
+    gate.get({});
+  });
+  on.submit(hooks_at<hooks::on_train_batch_start, hooks::on_train_batch_end>(5));
+  reached.get({});
+  const auto status = on.work->status();  // returns at once
+  CHECK(status.hook == "on_train_batch_start");
+  CHECK(status.step == 5);
+  const auto what = on.what;
+  on.work.reset();  // returns at once, too
+  gate.put(true);
+  for (bool gone = false; !gone;) {
+    const std::lock_guard lock{what->guard};
+    gone = !what->hooks.empty() && what->hooks.back() == "gone";
+    std::this_thread::yield();
+  }
+  CHECK(traced == 1);
+  CHECK(on.answers->empty());
 }
