@@ -12,9 +12,10 @@
 
 namespace troupe {
 
-/// Thread-safe. Bound: `limit` observations. At the bound the oldest progress goes first, then the
-/// oldest hook; metrics and lifecycle stay (they are few: one per logged step and event). What went
-/// is counted.
+/// Thread-safe. Bound: while `limit` observations wait, each new one drops the oldest progress, or
+/// without progress the oldest hook. What went is counted. Metrics and lifecycle are never dropped
+/// and have no bound: an observer that does not return holds one for each logged step and event.
+/// Each call but `take` takes a constant time.
 class observation_queue {
 public:
   static constexpr std::size_t limit_default = 4096;
@@ -34,12 +35,24 @@ public:
   dropped_observations dropped() const;
 
 private:
+  struct entry {
+    std::uint64_t number = 0;  // in the order of `push`
+    observation_ptr what;
+  };
+  using entries = std::deque<entry>;
+
+  std::size_t size() const { return progress_.size() + details_.size() + kept_.size(); }
+  entries& kind_of(const observation& what);
+  observation_ptr oldest();
   void make_room();
 
   const bool wants_hooks_;
   const std::size_t limit_;
   mutable std::mutex guard_;
-  std::deque<observation_ptr> waiting_;
+  std::uint64_t newest_ = 0;
+  entries progress_;  // dropped first
+  entries details_;   // hooks and collectives
+  entries kept_;      // metrics and lifecycle
   dropped_observations dropped_;
 };
 
