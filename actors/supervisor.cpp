@@ -105,6 +105,7 @@ struct supervisor_state {
   void carry_out(const supervision::announce& a) { announce(a.what); }
   void carry_out(const supervision::commit& a);
   void carry_out(const supervision::complete& a);
+  void release_user_code();
 };
 
 void supervisor_state::start() {
@@ -261,8 +262,23 @@ void supervisor_state::carry_out(const supervision::complete& a) {
     if (!why.original) why.original = setup.world.exceptions.make(why.record);
     outcome.failed_with = std::make_shared<const caught>(std::move(why));
   }
-  (*complete)(std::move(outcome));
+  auto done = std::move(outcome);
+  release_user_code();
+  (*complete)(std::move(done));
   self->quit();
+}
+
+// What the job holds may own its session, which cannot be destroyed on this thread once the job has
+// completed: the actor system waits for this thread. Until then a session that is destroyed leaves
+// its end to another thread.
+void supervisor_state::release_user_code() {
+  what = std::make_shared<const job>();
+  setup.what = {};
+  setup.spawn_checkpointer = nullptr;
+  setup.bring_rank = nullptr;
+  setup.processes = nullptr;
+  setup.announced = nullptr;
+  thrown.clear();
 }
 
 void supervisor_state::down(const caf::actor_addr& who, const std::string& why) {

@@ -123,6 +123,37 @@ TEST_CASE("an observer that does not return: its session is destroyed without wa
   while (!held{}.within(before)) std::this_thread::yield();
 }
 
+TEST_CASE("a job that owns its session: the session ends with the job, on no thread of its own",
+          "[session]") {
+  struct watching final : observer {
+    void on(const observation&) override {}
+  };
+  const held before;
+  asio::io_context loop;
+  std::optional<job_outcome> outcome;
+  auto s = std::make_shared<session>(loop.get_executor());
+  std::promise<void> owns_alone;
+  job what;
+  what.options.ranks = 2;
+  what.options.batch_size = 2;
+  integer_options options;
+  options.can_wait = true;
+  options.at_hook = [owned = owns_alone.get_future().share()](const learner_context&,
+                                                              const hook& h) {
+    if (name(h) == "on_fit_start") owned.wait();
+  };
+  what.recipe = std::make_shared<integer_recipe>(std::move(options));
+  what.observers = {[s] { return std::make_unique<watching>(); }};
+  auto& front = *s;
+  front.async_fit(std::move(what), [&outcome](job_outcome o) { outcome = std::move(o); });
+  s.reset();
+  owns_alone.set_value();
+  loop.run();
+  REQUIRE(outcome);
+  CHECK(outcome->ok());
+  while (!held{}.within(before)) std::this_thread::yield();
+}
+
 TEST_CASE("a session is destroyed without waiting for another thread that used it", "[session]") {
   asio::io_context loop;
   std::promise<void> ran, destroyed;
