@@ -116,6 +116,7 @@ struct checkpointer_state {
   std::string retiring;   // the folder that the policy does not keep, on its way out
   bool removing = false;  // the operation in flight removes it
   std::weak_ptr<awaited_operation> waiting;  // the newest one
+  std::shared_ptr<const void> claim;         // on the folder
 
   ~checkpointer_state() {
     if (const auto last = waiting.lock()) last->take();
@@ -263,16 +264,18 @@ using checkpointer_pointer = checkpointer_actor::stateful_pointer<checkpointer_s
 
 }  // namespace
 
-spawn_checkpointer_fn checkpointers(std::shared_ptr<const checkpoint_io> io) {
-  return [io = std::move(io)](caf::actor_system& system, actor_error_handler trouble, job_id id,
-                              const job& what, std::shared_ptr<storage> files,
-                              supervisor_actor supervisor) {
+spawn_checkpointer_fn checkpointers(std::shared_ptr<const checkpoint_io> io,
+                                    std::shared_ptr<const void> claim) {
+  return [io = std::move(io), claim = std::move(claim)](
+             caf::actor_system& system, actor_error_handler trouble, job_id id, const job& what,
+             std::shared_ptr<storage> files, supervisor_actor supervisor) mutable {
+    auto of_first = std::make_shared<std::shared_ptr<const void>>(std::exchange(claim, nullptr));
     const auto folder = (std::filesystem::path{what.run_folder} / checkpoints_folder).string();
     checkpoint_machine::settings settings{what.options.checkpoint, folder, io->commit_file(),
                                           resumed_step(what, folder)};
     return seam::spawn<checkpointer_actor, checkpointer_state>(
         system, std::move(trouble),
-        [=, weak = supervisor.address()](
+        [=, weak = supervisor.address(), of_first = std::move(of_first)](
             checkpointer_pointer self) -> seam::one_way_handlers<checkpointer_actor> {
           auto& s = self->state;
           s.self = self;
@@ -281,6 +284,7 @@ spawn_checkpointer_fn checkpointers(std::shared_ptr<const checkpoint_io> io) {
           s.files = files;
           s.supervisor = weak;
           s.policy = settings.policy;
+          s.claim = std::move(*of_first);
           s.machine.emplace(settings);
           s.feed(checkpointing::begin{});
           return {

@@ -17,7 +17,8 @@ namespace troupe {
 /// one that is written; one that waits for the disk and two that wait for their steps to be
 /// committed; in front of either at most min(keep_best, 4) that keep_best would keep, and four that
 /// must be written. A checkpointer whose supervisor has ended finishes what it is writing. Both
-/// ports outlive it.
-spawn_checkpointer_fn checkpointers(std::shared_ptr<const checkpoint_io> io);
+/// ports outlive it. The first checkpointer that is made holds `claim` until it ends.
+spawn_checkpointer_fn checkpointers(std::shared_ptr<const checkpoint_io> io,
+                                    std::shared_ptr<const void> claim = nullptr);
 
 }  // namespace troupe

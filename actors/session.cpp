@@ -102,14 +102,14 @@ struct session::engine {
     bool survivors = false;  // some job has left a rank or an observer behind
   };
 
-  // While it exists, no other job of the session may write checkpoints into the job's folder.
+  // While it exists, no other job of the session may write checkpoints into the job's folder. The
+  // job has one until it completes, and its checkpointer until it ends.
   class folder_claim {
   public:
     folder_claim(std::shared_ptr<running_jobs> jobs, const job& what);
-    ~folder_claim() { release(); }
+    ~folder_claim();
     folder_claim(const folder_claim&) = delete;
     folder_claim& operator=(const folder_claim&) = delete;
-    void release();
 
   private:
     const std::shared_ptr<running_jobs> of_;
@@ -277,10 +277,19 @@ session::engine::target_ptr session::engine::target_of(const job& what) {
                   number, what, resumes ? step_resumed_at(*what.resume) : 0, world.now));
 }
 
+// The same for all paths of a folder: relative and absolute ones, and through links.
+static std::string one_name_of(const std::string& folder) {
+  std::error_code unknown;
+  const auto absolute = std::filesystem::absolute(folder, unknown) / "";
+  const auto without_links = std::filesystem::weakly_canonical(absolute, unknown);
+  const auto& name = unknown ? absolute : without_links;
+  return (name / "").lexically_normal().string();
+}
+
 session::engine::folder_claim::folder_claim(std::shared_ptr<running_jobs> jobs, const job& what)
     : of_(std::move(jobs)) {
   if (!writes_checkpoints(what)) return;
-  const auto folder = (std::filesystem::path{what.run_folder} / "").lexically_normal().string();
+  const auto folder = one_name_of(what.run_folder);
   const std::lock_guard lock(of_->guard);
   if (!of_->folders.insert(folder).second)
     throw user_error(
@@ -291,9 +300,9 @@ session::engine::folder_claim::folder_claim(std::shared_ptr<running_jobs> jobs, 
   folder_ = folder;
 }
 
-void session::engine::folder_claim::release() {
+session::engine::folder_claim::~folder_claim() {
   const std::lock_guard lock(of_->guard);
-  if (!folder_.empty()) of_->folders.erase(std::exchange(folder_, {}));
+  if (!folder_.empty()) of_->folders.erase(folder_);
 }
 
 // Brings a job to life; `complete` is called exactly once, at the latest by the exception this
@@ -314,7 +323,7 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   const auto into_events = events ? events->attach() : observer_factory{};
   stream_end unless_started{events};
   configure(what);
-  const auto claim = std::make_shared<folder_claim>(running, what);
+  auto claim = std::make_shared<const folder_claim>(running, what);
   setup.what = with_checkpoint_found(std::move(what), world);
   const auto target = target_of(setup.what);
   setup.what.observers.push_back(job_follower::observe(target->follower));
@@ -330,10 +339,10 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
     setup.bring_rank = remote_ranks(setup.processes);
   }
   if (auto format = checkpoint_format(setup.what, world); format && world.files)
-    setup.spawn_checkpointer = checkpointers(std::move(format));
-  setup.complete = [complete = std::move(complete), events, target, claim,
-                    jobs = running](job_outcome outcome) {
-    claim->release();
+    setup.spawn_checkpointer = checkpointers(std::move(format), claim);
+  setup.complete = [complete = std::move(complete), events, target, claim = std::move(claim),
+                    jobs = running](job_outcome outcome) mutable {
+    claim = nullptr;
     if (events) events->end();
     target->disconnect();
     target->follower->end(outcome);

@@ -217,6 +217,41 @@ TEST_CASE("a storage that throws or drops an operation: the fit fails with the r
   CHECK_THAT(end.failed_with->record.what, Catch::Contains(why));
 }
 
+TEST_CASE("a checkpointer that is left behind: its folder is free only when it has ended",
+          "[session]") {
+  using namespace std::chrono_literals;
+  const temporary_folder folder;
+  std::mutex guard;
+  std::vector<own_storage::done_function> held;
+  auto world = local_ports();
+  world.files = std::make_shared<own_storage>([&](own_storage::done_function done) {
+    const std::lock_guard lock{guard};
+    held.push_back(std::move(done));
+  });
+  session s{boost::asio::system_executor{}, world};
+  auto what = saving_job(folder.path() / "run");
+  what.options.time.detect = 10ms;
+  what.options.time.hook_limit = 100ms;
+  what.recipe = std::make_shared<integer_recipe>(on_threads());
+  const auto why = [](const job_outcome& end) { return end.failed_with->record.what; };
+  const auto first = s.run(what);
+  REQUIRE_FALSE(first.ok());
+  CHECK(first.survivors == std::vector<std::string>{"checkpointer: still writing"});
+  const auto busy = Catch::Contains("another job of this session writes its checkpoints there");
+  CHECK_THAT(why(s.run(what)), busy);
+  const auto fail_operations = [&] {
+    std::unique_lock lock{guard};
+    const auto all = std::exchange(held, {});
+    lock.unlock();
+    for (const auto& done : all)
+      done({std::make_error_code(std::errc::io_error), "the disk is gone", {}, {}});
+  };
+  auto next = what;
+  next.resume = "latest";  // refused for another reason once the folder is free
+  do fail_operations();
+  while (busy.match(why(s.run(next))));
+}
+
 TEST_CASE("a storage's error without a text: the fit's failure names the path", "[session]") {
   const temporary_folder folder;
   auto world = local_ports();

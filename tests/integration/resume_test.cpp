@@ -152,10 +152,18 @@ TEST_CASE("two jobs of a session do not write checkpoints into one folder", "[re
   boost::asio::io_context loop;
   session front{loop.get_executor(), at.world()};
   std::string refused, silent;
+  const auto link = at.run() + ".link";
+  fs::create_directories(at.run());
+  fs::create_directory_symlink(at.run(), link);
+  const std::vector<std::string> names{at.run() + "/.", link, link + "/../run.link/",
+                                       fs::relative(at.run()).string(),
+                                       fs::relative(link).string()};
+  const auto& other_name = names[static_cast<std::size_t>(GENERATE(0, 1, 2, 3, 4))];
+  CAPTURE(other_name);
   auto first = at.fit(1);
   first.started = [&](const job_handle&) {
     auto second = at.fit(1);
-    second.run_folder += "/.";
+    second.run_folder = other_name;
     refused = why(front.run(second));
     second.options.checkpoint.enabled = false;
     silent = why(front.run(second));
