@@ -358,7 +358,7 @@ TEST_CASE("a lane reports the hook in flight and is destroyed without waiting fo
   }
 }
 
-TEST_CASE("a trace that waits for its reader: the lane tells its status and can be destroyed",
+TEST_CASE("a trace that waits for its reader: the lane reports its status and can be destroyed",
           "[lane]") {
   inbox<bool> reached, gate;
   std::atomic<int> traced = 0;
