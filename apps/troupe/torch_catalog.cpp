@@ -85,7 +85,16 @@ recipe_ptr ledger_recipe(torch_plugins plugins, data_ptr data, const classifier_
 }
 
 void refuse_mismatch(const learning& what, const data_entry& data) {
-  const bool reads_text = what.model != recovery_model && find_model(what.model).reads_text;
+  if (what.model == recovery_model && !data.is_text) return;
+  const auto& model = find_model(what.model == recovery_model ? "mlp" : what.model);
+  // Those of other files are looked at when they are read.
+  if (model.reads_images && data.name == "csv")
+    throw user_error(
+        errc::bad_configuration,
+        fmt::format("the data {} are rows of numbers, and the model {} reads images of (1, 28, "
+                    "28): use --model mlp",
+                    what.data, what.model));
+  const bool reads_text = model.reads_text;
   if (reads_text == data.is_text) return;
   throw user_error(
       errc::bad_configuration,
@@ -145,6 +154,7 @@ recipe_ptr fitting_recipe(const torch_plugins& plugins, const data_ptr& data,
   const auto fitting = [data, options, made_with] {
     const auto sizes = made_with.classes > 0 ? made_with : sizes_of(*data);
     if (made_with.classes > 0) check_features(*data, made_with.features);
+    if (find_model(options.model).reads_images) check_images(*data, options.model);
     auto fitted = options;
     fitted.layers.features = sizes.features;
     fitted.layers.classes = sizes.classes;

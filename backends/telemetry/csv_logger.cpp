@@ -1,5 +1,6 @@
 #include "backends/telemetry/csv_logger.hpp"
 
+#include "backends/telemetry/csv_row.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
@@ -23,24 +24,6 @@ std::string cell(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) quoted += c == '"' ? std::string{"\"\""} : std::string{c};
   return quoted + "\"";
-}
-
-std::vector<std::string> cells(std::string_view line) {
-  std::vector<std::string> found{""};
-  bool quoted = false;
-  for (std::size_t i = 0; i < line.size(); ++i) {
-    const char c = line[i];
-    if (c == '"') {
-      const bool doubled = quoted && i + 1 < line.size() && line[i + 1] == '"';
-      if (doubled) found.back() += line[++i];
-      if (!doubled) quoted = !quoted;
-    } else if (c == ',' && !quoted) {
-      found.emplace_back();
-    } else {
-      found.back() += c;
-    }
-  }
-  return found;
 }
 
 std::string header(const std::vector<std::string>& columns) {
@@ -82,7 +65,7 @@ std::vector<std::string> newest_rows(std::string_view text) {
 
 // True if a row has values of a test and no others.
 bool is_of_test(const std::vector<std::string>& columns, std::string_view row) {
-  const auto filled = cells(row);
+  const auto filled = csv_cells(row);
   bool any = false;
   for (std::size_t i = 2; i < std::min(columns.size(), filled.size()); ++i) {
     if (filled[i].empty()) continue;
@@ -93,6 +76,24 @@ bool is_of_test(const std::vector<std::string>& columns, std::string_view row) {
 }
 
 }  // namespace
+
+std::vector<std::string> csv_cells(std::string_view line) {
+  std::vector<std::string> found{""};
+  bool quoted = false;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (c == '"') {
+      const bool doubled = quoted && i + 1 < line.size() && line[i + 1] == '"';
+      if (doubled) found.back() += line[++i];
+      if (!doubled) quoted = !quoted;
+    } else if (c == ',' && !quoted) {
+      found.emplace_back();
+    } else {
+      found.back() += c;
+    }
+  }
+  return found;
+}
 
 csv_logger::csv_logger(std::string path) : path_(std::move(path)), columns_{"step", "epoch"} {
   if (!std::filesystem::exists(path_)) {
@@ -106,7 +107,7 @@ csv_logger::csv_logger(std::string path) : path_(std::move(path)), columns_{"ste
     file_->add(header(columns_));
     return;
   }
-  const auto found = cells(first_line(text));
+  const auto found = csv_cells(first_line(text));
   if (found.size() < 2 || found[0] != "step" || found[1] != "epoch")
     throw user_error(errc::bad_configuration,
                      path_ +
@@ -176,7 +177,7 @@ metrics_table parse_metrics(std::string_view text) {
   std::vector<std::string> columns;
   table.cut = !text.empty() && text.back() != '\n';
   for_each_line(text, [&](std::string_view line) {
-    const auto row = cells(line);
+    const auto row = csv_cells(line);
     if (columns.empty()) {
       columns = row;
       for (std::size_t i = 2; i < columns.size(); ++i) table.series.push_back({.name = columns[i]});
@@ -207,7 +208,7 @@ void cut_metrics(const std::string& path, std::int64_t step) {
   std::vector<std::string> columns;
   for_each_line(read_text_file(path), [&](std::string_view line) {
     if (columns.empty())
-      columns = cells(line);
+      columns = csv_cells(line);
     else if (step_of(line) > step || (step_of(line) == step && is_of_test(columns, line)))
       return;
     kept += std::string{line} + "\n";

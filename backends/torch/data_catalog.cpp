@@ -1,6 +1,7 @@
 #include "backends/torch/data_catalog.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -61,6 +62,44 @@ void check_features(data_module& data, std::int64_t expected) {
                   data.name(), one[0].numel(), expected));
 }
 
+void check_images(data_module& data, std::string_view model) {
+  const batch one{samples_of(data)->get(std::vector<std::int64_t>{0}), 1};
+  const std::vector<std::int64_t> wanted{1, 1, 28, 28};
+  if (one[0].sizes() == wanted) return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("data {}: a sample has the shape ({}), and the model {} reads "
+                               "images of (1, 28, 28): use --model mlp",
+                               data.name(), fmt::join(one[0].sizes().slice(1), ", "), model));
+}
+
+namespace {
+
+// A model has weights for each class: a column of other whole numbers would need all memory.
+constexpr std::int64_t most_classes = std::int64_t{1} << 20;
+
+// One more than the largest label of a batch.
+std::int64_t classes_in(const at::Tensor& targets, const data_module& data) {
+  const auto refuse = [&](const std::string& why) {
+    throw user_error(errc::bad_configuration, "data " + data.name() + ": " + why);
+  };
+  if (targets.is_floating_point() || targets.dim() != 1)
+    refuse("its targets are no labels (whole numbers from 0), which the built-in models learn");
+  const auto labels = targets.to(at::kLong);
+  const auto least = labels.min().item<std::int64_t>();
+  const auto largest = labels.max().item<std::int64_t>();
+  if (least < 0)
+    refuse(fmt::format("a target is {}; the built-in models learn classes: number them from 0",
+                       least));
+  if (largest >= most_classes)
+    refuse(
+        fmt::format("a target is {}; the built-in models learn at most {} classes, numbered "
+                    "from 0: name the column of the classes with data.target, or number them",
+                    largest, most_classes));
+  return largest + 1;
+}
+
+}  // namespace
+
 data_sizes sizes_of(data_module& data) {
   const auto all = samples_of(data);
   std::vector<std::int64_t> indices(static_cast<std::size_t>(all->size()));
@@ -70,12 +109,7 @@ data_sizes sizes_of(data_module& data) {
     const auto count = std::min<std::size_t>(1024, indices.size() - first);
     const batch some{all->get(std::span{indices}.subspan(first, count)), 1};
     found.features = some[0].numel() / some[0].size(0);
-    if (some[1].is_floating_point() || some[1].dim() != 1)
-      throw user_error(errc::bad_configuration,
-                       "data " + data.name() +
-                           ": its targets are no labels (whole numbers from 0), "
-                           "which the built-in models learn");
-    found.classes = std::max(found.classes, some[1].max().item<std::int64_t>() + 1);
+    found.classes = std::max(found.classes, classes_in(some[1], data));
   }
   return found;
 }

@@ -34,8 +34,10 @@ struct data_entry {
 };
 std::span<const data_entry> data_catalog();
 /// Reads the first of the training, test and validation data that is there. Throws user_error for
-/// data whose batches are not (inputs, labels).
+/// data whose batches are not (inputs, labels), with labels from 0 to below 2^20.
 data_sizes sizes_of(data_module& data);
+/// Throws user_error (bad_configuration) if a sample is no image of 28 x 28, which `model` reads.
+void check_images(data_module& data, std::string_view model);
 /// Throws user_error (bad_configuration) if a sample has another number of features.
 void check_features(data_module& data, std::int64_t expected);
 /// Throws user_error that lists the known names.

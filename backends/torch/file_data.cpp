@@ -14,6 +14,7 @@
 #include <numeric>
 
 #include "backends/checkpoint/safetensors.hpp"
+#include "backends/telemetry/csv_row.hpp"
 #include "troupe/data.hpp"
 #include "troupe/failure.hpp"
 
@@ -30,19 +31,9 @@ namespace fs = std::filesystem;
 // --- csv -----------------------------------------------------------------------------------------
 
 std::string_view csv_trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r\"");
+  const auto first = text.find_first_not_of(" \t\r");
   if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r\"") - first + 1);
-}
-
-std::vector<std::string_view> csv_cells(std::string_view line) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const auto comma = line.find(',');
-    parts.push_back(csv_trimmed(line.substr(0, comma)));
-    if (comma == std::string_view::npos) return parts;
-    line.remove_prefix(comma + 1);
-  }
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
 struct csv_table {
@@ -66,6 +57,25 @@ double number_in(std::string_view text, const std::string& path, std::int64_t li
 // Some programs begin a file of UTF-8 with it.
 constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 
+// Without them a wrong one of two would be found by its name.
+void check_columns(const std::vector<std::string>& columns, const std::string& path) {
+  for (const auto& name : columns)
+    if (std::ranges::count(columns, name) > 1)
+      refuse_file(path, fmt::format("several columns are called \"{}\": rename all but one", name));
+}
+
+// The cells of a line, without blanks around them.
+std::vector<std::string> cells_in(const std::string& line, const std::string& path,
+                                  std::int64_t number) {
+  if (csv_trimmed(line).find('\r') != std::string_view::npos)
+    refuse_file(path, fmt::format("line {} has carriage returns inside: save the file with line "
+                                  "ends of Unix or Windows",
+                                  number));
+  auto parts = csv_cells(line);
+  for (auto& part : parts) part = csv_trimmed(part);
+  return parts;
+}
+
 csv_table read_table(const std::string& path) {
   std::ifstream in{path};
   if (!in) refuse_file(path, "it cannot be opened");
@@ -74,9 +84,10 @@ csv_table read_table(const std::string& path) {
   for (std::int64_t number = 1; std::getline(in, line); ++number) {
     if (number == 1 && line.starts_with(byte_order_mark)) line.erase(0, byte_order_mark.size());
     if (csv_trimmed(line).empty()) continue;
-    const auto parts = csv_cells(line);
+    auto parts = cells_in(line, path, number);
     if (read.columns.empty()) {
-      read.columns.assign(parts.begin(), parts.end());
+      read.columns = std::move(parts);
+      check_columns(read.columns, path);
       continue;
     }
     if (parts.size() != read.columns.size())
@@ -135,7 +146,7 @@ private:
       return column_called(name, read, path);
     });
     for (const auto& name : read.columns)
-      if (std::ranges::count(columns_, name) != std::ranges::count(read.columns, name))
+      if (std::ranges::find(columns_, name) == columns_.end())
         refuse_file(path, fmt::format("the columns \"{}\" are not those of {}: give both files the "
                                       "same columns",
                                       name, first_));
@@ -156,8 +167,11 @@ bool are_labels(const at::Tensor& targets) {
 
 tensor_pair read_pair(const std::string& path) {
   std::map<std::string, at::Tensor> found;
-  for (const auto& blob : read_safetensors(regular_file{path}).tensors)
-    found.emplace(blob.name, tensor_of(blob));
+  for (const auto& blob : read_safetensors(regular_file{path}).tensors) try {
+      found.emplace(blob.name, tensor_of(blob));
+    } catch (const std::invalid_argument& error) {
+      refuse_file(path, error.what());
+    }
   for (const auto* name : {"inputs", "targets"})
     if (!found.contains(name)) {
       std::vector<std::string> names;
@@ -228,6 +242,10 @@ private:
     }
     auto [inputs, targets] = read_(file);
     if (inputs.dim() == 0 || inputs.size(0) == 0) refuse_file(file, "it has no samples");
+    if (targets.dim() == 0 || targets.size(0) != inputs.size(0))
+      refuse_file(file, fmt::format("it has {} samples in \"inputs\" and {} in \"targets\": give "
+                                    "one row of each per sample",
+                                    inputs.size(0), targets.dim() == 0 ? 0 : targets.size(0)));
     if (kind_ == "csv") {
       if (!labels_) labels_ = are_labels(targets);
       if (*labels_ && !are_labels(targets))

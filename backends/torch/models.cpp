@@ -1,6 +1,7 @@
 #include "backends/torch/models.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/nn/functional/dropout.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/conv.h>
@@ -20,6 +21,7 @@ namespace {
 namespace nn = torch::nn;
 
 constexpr std::int64_t widest = 1 << 20;
+constexpr double most_parameters = 2147483648;  // 8 GiB of float32
 
 /// ReLU and dropout as one layer, so that a model's keys do not depend on dropout. Works in place,
 /// because no other layer reads the output of the linear layer or convolution before it.
@@ -49,7 +51,8 @@ nn::Conv2d convolution(std::int64_t in, std::int64_t out) {
 
 constexpr std::array model_entries{
     model_entry{"mlp", "layers of model.hidden units, for images of 28 x 28", &make_mlp},
-    model_entry{"cnn", "two convolutions and two linear layers, for images of 28 x 28", &make_cnn},
+    model_entry{"cnn", "two convolutions and two linear layers, for images of 28 x 28", &make_cnn,
+                false, true},
     model_entry{"gpt", "three blocks of a transformer, for the characters of texts", &make_gpt,
                 true},
 };
@@ -69,8 +72,31 @@ void check(const model_options& options) {
     refuse("a model needs at least one feature and one class");
 }
 
+namespace {
+
+// Also of sizes whose product is above 2^64.
+void check_parameters(const model_options& options) {
+  auto width = static_cast<double>(options.features);
+  double all = 0;
+  const auto add = [&](std::int64_t next) {
+    all += (width + 1) * static_cast<double>(next);
+    width = static_cast<double>(next);
+  };
+  for (const auto next : options.hidden) add(next);
+  add(options.classes);
+  if (all <= most_parameters) return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("a model with model.hidden = [{}] for {} features and {} classes "
+                               "has {:.3g} parameters, at most {:.0f}: give narrower layers",
+                               fmt::join(options.hidden, ", "), options.features, options.classes,
+                               all, most_parameters));
+}
+
+}  // namespace
+
 nn::Sequential make_mlp(const model_options& options) {
   check(options);
+  check_parameters(options);
   nn::Sequential net{nn::Flatten{}};
   auto width = options.features;
   for (const auto next : options.hidden) {

@@ -23,7 +23,8 @@ struct model_options {
 };
 
 /// Flatten, then Linear, ReLU for each hidden width, Linear to the classes. Input (N, ...) with
-/// `features` numbers per sample, output (N, classes). Throws user_error naming the key.
+/// `features` numbers per sample, output (N, classes). At most 2^31 parameters. Throws user_error
+/// naming the key.
 torch::nn::Sequential make_mlp(const model_options& options = {});
 /// Two convolutions of 32 and 64 channels with pooling, two linear layers. Input (N, 1, 28, 28),
 /// output (N, classes).
@@ -43,6 +44,7 @@ struct model_entry {
   std::string_view summary;
   torch::nn::Sequential (*make)(const model_options& options);
   bool reads_text = false;
+  bool reads_images = false;  ///< of 28 x 28, and only those
 };
 std::span<const model_entry> model_catalog();
 /// Throws user_error that lists the known names.

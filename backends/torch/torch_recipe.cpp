@@ -63,9 +63,47 @@ public:
     configure(settled);
   }
 
-  // Creates and drops the same objects as a rank, with a random generator of its own.
+  // A user's code runs here, whose exceptions are no errors of Troupe.
   void check_fit(const trainer_options& options, const snapshot* from,
                  const std::string& path) const override {
+    const auto refuse = [](std::string text) {
+      std::throw_with_nested(user_error(
+          errc::job_failed, "the check before the fit: " + text.substr(0, text.find('\n'))));
+    };
+    try {
+      check_parts(options, from, path);
+    } catch (const user_error&) {
+      throw;
+    } catch (const internal_error&) {
+      throw;
+    } catch (const std::exception& error) {
+      refuse(text_without_frames(error));
+    } catch (...) {
+      refuse("an exception that is no std::exception");
+    }
+  }
+
+  // The module and the data of a rank, and a step with layers that many modules have: LibTorch
+  // makes kernels and the autograd engine when they are used first.
+  void warm_up(const trainer_options& options) const override {
+    const lane_thread as_in_a_lane;
+    rank_random draws{options.seed};
+    const random_scope scope{draws};
+    if (const auto made = model_ ? model_() : nullptr) made->configure_model();
+    if (data_) data_->setup(stage::train);
+    if (data_) data_->train();
+    const auto image = torch::rand({2, 1, 28, 28});
+    const auto filters = torch::rand({4, 1, 3, 3}, torch::requires_grad());
+    const auto weights = torch::rand({10, 4 * 13 * 13}, torch::requires_grad());
+    const auto seen = torch::max_pool2d(torch::relu(torch::conv2d(image, filters)), 2).flatten(1);
+    const auto guess = torch::log_softmax(torch::linear(seen, weights), 1);
+    torch::nll_loss(guess, torch::zeros({2}, torch::kLong)).backward();
+  }
+
+private:
+  // Creates and drops the same objects as a rank, with a random generator of its own.
+  void check_parts(const trainer_options& options, const snapshot* from,
+                   const std::string& path) const {
     if (data_) data_->prepare_data();
     check_numbers(options);
     if (!from) return check_interval(options);
@@ -90,24 +128,6 @@ public:
     cursor_of(*from, loads.layout, options, path);
   }
 
-  // The module and the data of a rank, and a step with layers that many modules have: LibTorch
-  // makes kernels and the autograd engine when they are used first.
-  void warm_up(const trainer_options& options) const override {
-    const lane_thread as_in_a_lane;
-    rank_random draws{options.seed};
-    const random_scope scope{draws};
-    if (const auto made = model_ ? model_() : nullptr) made->configure_model();
-    if (data_) data_->setup(stage::train);
-    if (data_) data_->train();
-    const auto image = torch::rand({2, 1, 28, 28});
-    const auto filters = torch::rand({4, 1, 3, 3}, torch::requires_grad());
-    const auto weights = torch::rand({10, 4 * 13 * 13}, torch::requires_grad());
-    const auto seen = torch::max_pool2d(torch::relu(torch::conv2d(image, filters)), 2).flatten(1);
-    const auto guess = torch::log_softmax(torch::linear(seen, weights), 1);
-    torch::nll_loss(guess, torch::zeros({2}, torch::kLong)).backward();
-  }
-
-private:
   // A module, in the order of a rank: the data are prepared and set up before.
   std::shared_ptr<module> made_module() const {
     const auto made = model_ ? model_() : nullptr;

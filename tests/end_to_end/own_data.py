@@ -117,5 +117,50 @@ def story_files_that_do_not_fit_are_refused(folder):
     check_in("absent: there is no such file or folder", ended.err, ended)
 
 
+def write_text(path, text):
+    with open(path, "w", encoding="utf-8", newline="") as f:
+        f.write(text)
+
+
+def story_numbers_that_are_no_classes_make_no_model(folder):
+    data, run = os.path.join(folder, "prices.csv"), os.path.join(folder, "run")
+    of_data = ["fit", "--data", "csv", "--data-dir", data, "--run-dir", run, "--max-steps", 1, "--set",
+               "model.hidden=[1]", "--progress", "never"]
+    write_text(data, f"a,price\n1,2\n2,{2**20}\n")
+    ended = check_code(troupe(*of_data), 3)
+    for part in ("data csv", str(2**20), "classes", "data.target"):
+        check_in(part, ended.err, ended)
+    write_text(data, f"a,price\n1,2\n2,{2**16}\n")
+    check_code(troupe(*of_data, "--run-dir", run + "2"), 0)
+    ended = check_code(troupe(*of_data, "--run-dir", run + "3", "--set", "model.hidden=[1048576, 1048576]"), 3)
+    check_in("model.hidden", ended.err, ended)
+
+
+def story_a_model_of_images_refuses_rows(folder):
+    data, run = os.path.join(folder, "rows.csv"), os.path.join(folder, "run")
+    write_text(data, "a,b\n1,0\n2,1\n")
+    ended = check_code(troupe("fit", "--model", "cnn", "--data", "csv", "--data-dir", data, "--run-dir", run), 3)
+    check_in("the model cnn reads images", ended.err, ended)
+    check_in("use --model mlp", ended.err, ended)
+    check(not os.path.exists(run), "a refused call leaves no folder")
+    tensors = os.path.join(folder, "rows.safetensors")
+    write_tensors(tensors, [([0.0, 1.0, 2.0], 0), ([3.0, 4.0, 5.0], 1)])
+    ended = check_code(troupe("fit", "--model", "cnn", "--data", "tensors", "--data-dir", tensors, "--run-dir", run), 3)
+    check_in("a sample has the shape (3)", ended.err, ended)
+    check_in("use --model mlp", ended.err, ended)
+
+
+def story_a_csv_file_is_read_as_other_programs_write_it(folder):
+    data = os.path.join(folder, "data.csv")
+    call = ["fit", "--data", "csv", "--data-dir", data, "--max-steps", 1, "--progress", "never"]
+    write_text(data, '"a, b",c\r\n"1",0\r\n2,1\r\n')
+    check_code(troupe(*call, "--run-dir", os.path.join(folder, "quoted")), 0)
+    for text, part in (("a,a\n1,0\n", 'several columns are called "a"'), ("a,b\r1,0\r", "line ends")):
+        write_text(data, text)
+        ended = troupe(*call, "--run-dir", os.path.join(folder, part[:4]))
+        check_code(ended, 3)
+        check_in(part, ended.err, ended)
+
+
 if __name__ == "__main__":
     main(globals())

@@ -46,6 +46,11 @@ TEST_CASE("every model of the catalog has its documented size and accepts its im
     CHECK_FALSE(entry.summary.empty());
   }
   CHECK_THROWS_WITH(find_model("mlpp"), Contains("mlp, cnn, gpt"));
+  CHECK_THROWS_WITH(
+      make_mlp({.hidden = {1 << 20, 1 << 20}}),
+      Contains("model.hidden = [1048576, 1048576]") && Contains("at most 2147483648"));
+  CHECK_THROWS_WITH(make_mlp({.hidden = {}, .features = INT64_MAX, .classes = INT64_MAX}),
+                    Contains("at most 2147483648"));
 }
 
 TEST_CASE("a text model sees no character after the one that it continues") {

@@ -9,6 +9,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <string>
 
 #include "backends/checkpoint/safetensors.hpp"
 #include "backends/torch/data_catalog.hpp"
@@ -492,6 +493,10 @@ TEST_CASE("csv: a folder's files, labels and a target column by name", "[own_dat
   CHECK(item(batch, 1).equal(at::tensor({2, 0}, at::kLong)));
   CHECK(data->validation().at(0)->size() == 1);
   CHECK(data->validation() == data->test());
+  files.write("train.csv", "\"a, or \"\"b\"\"\", kind\n\"1\",0\n");
+  CHECK(csv_data(files.path(), "kind")->train()->size() == 1);
+  CHECK_THAT(refusal([&] { csv_data(files.path(), "c")->train(); }),
+             Contains("no column \"c\"; there are a, or \"b\", kind"));
   const auto sizes = sizes_of(*data);
   CHECK(sizes.features == 2);
   CHECK(sizes.classes == 3);
@@ -515,7 +520,7 @@ TEST_CASE("csv: columns are found by their names, also after a byte order mark",
   for (const auto& [header, said] : std::initializer_list<std::pair<const char*, const char*>>{
            {"a,kind,c", "test.csv: there is no column \"b\"; there are a, kind, c"},
            {"a,b,kind,c", "test.csv: the columns \"c\" are not those of"},
-           {"a,b,kind,a", "test.csv: the columns \"a\" are not those of"}}) {
+           {"a,b,kind,a", "test.csv: several columns are called \"a\": rename"}}) {
     files.write("test.csv", std::string{header} + "\n");
     const auto other = csv_data(files.path(), "kind");
     CHECK_THAT(refusal([&] { other->test(); }), Contains(said));
@@ -548,6 +553,7 @@ TEST_CASE("csv: damaged files are refused by line and column", "[own_data]") {
   CHECK_THAT(said("a,b\n1,\n"), Contains("\"\" is no finite number"));
   CHECK_THAT(said("a,b\n1,2,3\n"), Contains("line 2 has 3 values, the header 2"));
   CHECK_THAT(said("a\n1\n"), Contains("two columns or more"));
+  CHECK_THAT(said("a,b\r1,2\r"), Contains("line 1 has carriage returns") && Contains("line ends"));
   CHECK_THAT(said("a,b\n"), Contains("no samples"));
   CHECK_THAT(said("a,b\n1,2\n", "c"), Contains("no column \"c\"; there are a, b"));
   CHECK_THAT(refusal([] { csv_data("")->prepare_data(); }), Contains("--data-dir"));
@@ -565,6 +571,21 @@ TEST_CASE("tensors: inputs and targets in safetensors files", "[own_data]") {
   CHECK(item(batch, 0).sizes() == at::IntArrayRef({2, 1, 3}));
   CHECK(item(batch, 1).equal(at::tensor({0, 2}, at::kLong)));
   CHECK(sizes_of(*data).classes == 3);
+  CHECK_THAT(refusal([&] { check_images(*data, "cnn"); }),
+             Contains("shape (1, 3)") && Contains("use --model mlp"));
+  const auto of_targets = [&](std::int64_t one) {
+    files.write("train.safetensors", {blob_of("inputs", at::rand({2, 3})),
+                                      blob_of("targets", at::tensor({std::int64_t{0}, one}))});
+    return refusal([&] { sizes_of(*tensor_file_data(files.path())); });
+  };
+  CHECK_THAT(of_targets(-1), Contains("data tensors: a target is -1"));
+  for (const auto large : {std::int64_t{1} << 20, INT64_MAX})
+    CHECK_THAT(of_targets(large),
+               Contains("a target is " + std::to_string(large)) && Contains("data.target"));
+  files.write("train.safetensors",
+              {blob_of("inputs", at::rand({2, 3})), blob_of("targets", at::zeros({3}))});
+  CHECK_THAT(refusal([&] { tensor_file_data(files.path())->train(); }),
+             Contains("train.safetensors: it has 2 samples in \"inputs\" and 3 in \"targets\""));
   files.write("train.safetensors", {blob_of("x", at::rand({4}))});
   CHECK_THAT(refusal([&] { tensor_file_data(files.path())->train(); }),
              Contains("no tensor \"inputs\"; it has x"));

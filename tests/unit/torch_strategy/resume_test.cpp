@@ -352,4 +352,15 @@ TEST_CASE("checks before the start prepare and set up the data before the module
   options.precision = precision_kind::bf16_mixed;
   recipe_for<needy>(data, data)->check_fit(options, nullptr, "");
   CHECK(data->calls == "pPsS");
+  struct broken_data : table_data {
+    using table_data::table_data;
+    void prepare_data() override { throw std::runtime_error("no network\nframe"); }
+  };
+  try {
+    recipe_for<regression>(std::make_shared<broken_data>(8))->check_fit(options, nullptr, "");
+    FAIL("no error");
+  } catch (const user_error& error) {
+    CHECK(error.code() == errc::job_failed);
+    CHECK(std::string{error.what()} == "the check before the fit: no network");
+  }
 }
