@@ -97,23 +97,26 @@ void take_limits(const order_limits& given, order_question& what) {
 
 // The product of two such numbers fits into 64 bits.
 constexpr std::int64_t order_limit = (std::int64_t{1} << 31) - 1;
+constexpr std::int64_t order_ranks_max = 4096;    // as of a job
+constexpr std::int64_t order_size_max = 1 << 28;  // the order of an epoch is in memory: 2 GiB
 
-void refuse_outside(const char* flag, std::int64_t value, std::int64_t least) {
-  if (value >= least && value <= order_limit) return;
+void refuse_outside(const char* flag, std::int64_t value, std::int64_t least,
+                    std::int64_t most = order_limit) {
+  if (value >= least && value <= most) return;
   throw user_error(
       errc::bad_configuration,
-      fmt::format("{} = {}: must be at least {} and at most {}", flag, value, least, order_limit));
+      fmt::format("{} = {}: must be at least {} and at most {}", flag, value, least, most));
 }
 
 program_end order(const order_question& what, bool json, console& screen) {
-  refuse_outside("--size", what.size, 0);
-  refuse_outside("--ranks", what.ranks, 1);
+  refuse_outside("--size", what.size, 0, order_size_max);
+  refuse_outside("--ranks", what.ranks, 1, order_ranks_max);
   refuse_outside("--batch-size", what.batch_size, 1);
   refuse_outside("--epoch", what.epoch, 0);
   refuse_outside("--accumulate-grad-batches", what.accumulate, 1);
   for (const auto& part : what.history) {
     refuse_outside("--after, batches", part.batches, 1);
-    refuse_outside("--after, ranks", part.ranks, 1);
+    refuse_outside("--after, ranks", part.ranks, 1, order_ranks_max);
     refuse_outside("--after, batch size", part.batch_size, 1);
   }
   data_order(what, [&](const ordered_batch& b) {

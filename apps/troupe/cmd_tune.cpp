@@ -1,3 +1,4 @@
+#include "apps/command_line/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/exit_status.hpp"
 #include "apps/troupe/job_parts.hpp"
@@ -87,8 +88,19 @@ void refuse_without_steps(const job_outcome& outcome) {
                    "--limit-train-batches, or leave it out");
 }
 
+constexpr std::int64_t most_tune_steps = 1'000'000;  // losses and rates of all steps are kept
+
+void refuse_infinite(std::string_view flag, double number) {
+  if (!std::isfinite(number))
+    throw user_error(errc::bad_usage, fmt::format("{} {}: must be finite", flag, number));
+}
+
 program_end tune_rate(const schema& all, const given& what, const context& around,
                       const rate_search& how) {
+  check_range("--steps", how.steps, 1, most_tune_steps);
+  refuse_infinite("--min-rate", how.min);
+  refuse_infinite("--max-rate", how.max);
+  refuse_infinite("--stop-at", how.stop_at);
   tuning tune{all, what, around};
   const auto outcome = tune.run(
       [&](learning& of, trainer_options& options) { tune.models().search_rate(how, of, options); });
@@ -116,6 +128,7 @@ struct search_ended {};
 
 program_end tune_size(const schema& all, const given& what, const context& around,
                       const size_search& how, std::int64_t steps) {
+  check_range("--steps", steps, 1, most_tune_steps);
   tuning tune{all, what, around};
   job_outcome last;
   std::int64_t fits = 0;

@@ -179,9 +179,9 @@ void add_watch(const command& app, const context& around, const choose& chosen) 
         double seconds = 0;
         const auto* end = text.data() + text.size();
         const auto [stopped, error] = std::from_chars(text.data(), end, seconds);
-        return error == std::errc{} && stopped == end && seconds > 0 && seconds <= 3600
+        return error == std::errc{} && stopped == end && seconds >= 0.05 && seconds <= 3600
                    ? ""
-                   : "a number of seconds from more than 0 to 3600 is needed";
+                   : "a number of seconds from 0.05 to 3600 is needed";
       })
       .type_name("SECONDS");
   command.add_flag("--json", what->json, "an object per look, as status has it");

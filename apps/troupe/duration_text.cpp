@@ -11,7 +11,9 @@ namespace troupe::program {
 
 namespace {
 
-constexpr std::size_t most_digits = 6;  // of the days
+constexpr std::size_t most_digits = 9;  // of the days
+// The most days whose nanoseconds fit into 64 bits are 106,751.
+constexpr std::int64_t most_days = 100'000;
 
 // The number before the next colon, which it removes with it; negative if there is none.
 std::int64_t take_number(std::string_view& text, std::size_t least, std::size_t most) {
@@ -36,6 +38,11 @@ std::chrono::seconds read_duration(std::string_view key, std::string_view text) 
   const auto m = take_number(rest, 2, 2);
   const auto s = take_number(rest, 2, 2);
   const bool whole = rest.empty() && std::ranges::count(text, ':') == 3;
+  if (whole && d > most_days)
+    throw user_error(errc::bad_configuration,
+                     fmt::format("{} = \"{}\": {} days are too many: give at most {}, or leave it "
+                                 "out for no limit",
+                                 key, text, d, most_days));
   const auto all = days{d} + hours{h} + minutes{m} + seconds{s};
   if (whole && d >= 0 && h >= 0 && m >= 0 && s >= 0 && all.count() > 0) return all;
   throw user_error(

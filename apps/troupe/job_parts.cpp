@@ -265,11 +265,19 @@ namespace {
 void refuse_policy_without_files(const settings& s, const learning& what) {
   if (s.flag("enable_checkpointing")) return;
   const auto found = std::ranges::find_if(what.callbacks, is_model_checkpoint);
-  if (found == what.callbacks.end()) return;
-  throw user_error(errc::bad_configuration,
-                   fmt::format("enable_checkpointing is false, and the callback \"{}\" says which "
-                               "checkpoints are written: leave one of them out",
-                               *found));
+  const auto refuse = [](const std::string& other) {
+    throw user_error(errc::bad_configuration,
+                     fmt::format("enable_checkpointing is false, and {} says which checkpoints are "
+                                 "written: leave one of them out",
+                                 other));
+  };
+  if (found != what.callbacks.end()) refuse(fmt::format("the callback \"{}\"", *found));
+  // A file may keep a policy for runs that write checkpoints.
+  for (const auto& one : s.all()) {
+    const auto& from = s.at(one.key).origin;
+    if (one.key.starts_with("checkpoint.") && from.from > source::file)
+      refuse(fmt::format("{} ({})", one.key, from.text()));
+  }
 }
 
 job learning_job(const settings& s, const context& around,

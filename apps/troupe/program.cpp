@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <new>
 
 namespace troupe::program {
 
@@ -139,6 +140,9 @@ program_end run_program(std::vector<std::string> arguments, const context& aroun
   } catch (const std::filesystem::filesystem_error& error) {  // as of a name that is too long
     around.screen.error(fmt::format("{}: {}", error.path1().string(), error.code().message()));
     return {static_cast<int>(errc::bad_configuration), false};
+  } catch (const std::bad_alloc&) {
+    around.screen.error("not enough memory: give the call smaller sizes, or the machine more");
+    return {exits::job_failed, false};
   } catch (const std::exception& error) {
     // Only a bug causes an exception here: a job's failure is a value.
     around.screen.error(fmt::format("internal error: {}", error.what()));

@@ -29,8 +29,10 @@ void add_devices(schema& s, const trainer_options& d, const schema_names& names)
     on.refused.emplace_back(known);
     on.elsewhere.emplace_back(known);
   }
-  add(s, "devices", kind::devices, "auto", "--devices",
-      "one device per rank, as a count or a list of indices; auto: the first ones");
+  auto& devices = add(s, "devices", kind::devices, "auto", "--devices",
+                      "one device per rank, as a count or a list of indices; auto: the first ones");
+  devices.low = 0;
+  devices.high = 32767;  // an index of LibTorch has 8 or 16 bits
 }
 
 void add_job(schema& s, const trainer_options& d, const schema_names& names) {

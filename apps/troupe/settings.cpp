@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -73,6 +74,25 @@ std::string range_problem(const setting& what, double number) {
   if (number > what.high)
     return fmt::format("must be at most {0}; the nearest possible value is {0}", what.high);
   return {};
+}
+
+// config.toml, events and results hold texts, and all of them are UTF-8.
+constexpr const char* not_utf8 =
+    "it is no text in UTF-8, and files of a run hold it: rename what it names, or give it in UTF-8";
+
+bool is_utf8(const std::string& text) {
+  try {
+    nlohmann::json(text).dump();
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+  return true;
+}
+
+// For an error: bytes that are not UTF-8 become the character for such bytes.
+std::string printable(const std::string& given) {
+  if (is_utf8(given)) return given;
+  return nlohmann::json(given).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 checked wrong_type(const setting& what) {
@@ -147,8 +167,9 @@ checked check_devices(const setting& what, setting_value value) {
     return wrong_type(what);
   }
   if (is<std::int64_t>(value)) {
-    if (std::get<std::int64_t>(value) >= 1) return possible(std::move(value));
-    return impossible("must be at least 1; the nearest possible value is 1");
+    const auto count = std::get<std::int64_t>(value);
+    if (count < 1) return impossible("must be at least 1; the nearest possible value is 1");
+    return in_range(what, value, static_cast<double>(count));
   }
   return check_integers(what, std::move(value));
 }
@@ -176,13 +197,16 @@ checked check(const setting& what, setting_value value) {
     case kind::text:
       if (!is<std::string>(value)) return wrong_type(what);
       if (std::get<std::string>(value).empty()) return impossible("must not be empty");
+      if (!is_utf8(std::get<std::string>(value))) return impossible(not_utf8);
       return possible(std::move(value));
     case kind::choice: return check_choice(what, std::move(value));
     case kind::limit: return check_limit(what, std::move(value));
     case kind::integers: return check_integers(what, std::move(value));
     case kind::texts:
       if (is<ints>(value) && std::get<ints>(value).empty()) value = words{};
-      return is<words>(value) ? possible(std::move(value)) : wrong_type(what);
+      if (!is<words>(value)) return wrong_type(what);
+      if (!std::ranges::all_of(std::get<words>(value), &is_utf8)) return impossible(not_utf8);
+      return possible(std::move(value));
     case kind::words: return check_words(what, std::move(value));
     case kind::devices: return check_devices(what, std::move(value));
   }
@@ -235,8 +259,9 @@ namespace {
 
 complaint refused(const setting& what, const std::string& given, const origin& from,
                   const checked& why) {
-  return {fmt::format("{} = {} ({}): {}", what.key, given, from.text(), why.problem), why.malformed,
-          from.from};
+  return {fmt::format("{} = {} ({}): {}", what.key, printable(given), from.text(),
+                      printable(why.problem)),
+          why.malformed, from.from};
 }
 
 // The keys of a table that are there, or what to say when there are none.

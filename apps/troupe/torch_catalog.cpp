@@ -113,15 +113,23 @@ std::string text_of(const at::Tensor& numbers) {
 }
 
 std::uint8_t next_character(classifier& writer, const std::vector<std::uint8_t>& so_far,
-                            double temperature, const at::Generator& random) {
+                            const writing& what, const at::Generator& random) {
   const auto seen = std::min<std::ptrdiff_t>(std::ssize(so_far), characters::context);
   auto last = at::empty({1, seen}, at::kLong);
   std::copy(so_far.end() - seen, so_far.end(), last.mutable_data_ptr<std::int64_t>());
   const auto logits = tensors_of(writer.predict_step(batch{boxed(last), 1}, 0)).front();
   const auto scores = logits.select(0, 0).select(1, seen - 1).to(at::kDouble);
-  const auto chosen = temperature == 0
-                          ? scores.argmax()
-                          : (scores / temperature).softmax(0).multinomial(1, false, random);
+  if (!scores.isfinite().all().item<bool>())
+    throw user_error(errc::job_failed,
+                     fmt::format("the weights of {} give no finite scores: the training diverged; "
+                                 "write with an earlier checkpoint, or train with a lower "
+                                 "--learning-rate",
+                                 what.checkpoint));
+  // The largest score becomes 0, so that no quotient is infinite but those of chance 0.
+  const auto chosen =
+      what.temperature == 0
+          ? scores.argmax()
+          : ((scores - scores.max()) / what.temperature).softmax(0).multinomial(1, false, random);
   return static_cast<std::uint8_t>(chosen.item<std::int64_t>());
 }
 
@@ -313,7 +321,7 @@ public:
     auto numbers = characters::numbers_of(what.prompt);
     if (numbers.empty()) numbers.push_back(0);
     for (std::int64_t i = 0; i < what.characters; ++i)
-      numbers.push_back(next_character(writer, numbers, what.temperature, random));
+      numbers.push_back(next_character(writer, numbers, what, random));
     return characters::text_of(numbers);
   }
 

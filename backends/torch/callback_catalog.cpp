@@ -35,7 +35,8 @@ public:
                            of.options.empty() ? std::string{"it has none"}
                                               : fmt::format("give KEY=VALUE with one of {}",
                                                             fmt::join(of.options, ", "))));
-      values_[key] = one.substr(equals + 1);
+      if (!values_.emplace(key, one.substr(equals + 1)).second)
+        refuse(fmt::format("{} stands there twice: give it once", key));
     }
   }
 
@@ -45,7 +46,10 @@ public:
     if (found == values_.end()) return;
     const auto word = found->second;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), into);
-    if (error != std::errc{} || end != word.data() + word.size())
+    bool is_one = error == std::errc{} && end == word.data() + word.size();
+    // The norm of infinity is the largest gradient; a comparison with "not a number" is never true.
+    if constexpr (std::is_floating_point_v<Number>) is_one = is_one && !std::isnan(into);
+    if (!is_one)
       refuse(fmt::format("{} = \"{}\" is no number{}", key, word,
                          std::is_integral_v<Number> ? " without a point" : ""));
   }
@@ -64,6 +68,10 @@ public:
     return found->second;
   }
   bool has(std::string_view key) const { return values_.contains(key); }
+  void refuse_both(std::string_view one, std::string_view other) const {
+    if (has(one) && has(other))
+      refuse(fmt::format("{} and {} say the same: leave one of them out", one, other));
+  }
   /// All options, whose keys are numbers.
   std::map<std::int64_t, std::int64_t> numbered() const {
     std::map<std::int64_t, std::int64_t> all;
@@ -138,6 +146,7 @@ callback_factory make_stochastic(const given_options& given) {
   stochastic_weight_averaging_options how;
   double share = std::get<double>(how.start);
   std::int64_t epoch = 0;
+  given.refuse_both("start", "start_epoch");
   given.read("start", share);
   if (given.has("start_epoch")) {
     given.read("start_epoch", epoch);

@@ -76,5 +76,16 @@ def story_write_refuses_what_it_cannot_use(folder):
         check_code(troupe("write", run, *wrong), 2)
 
 
+def story_a_model_that_diverged_is_named(folder):
+    run, text = os.path.join(folder, "run"), text_in(folder, "pattern", PATTERN * 40)
+    check_code(fit_on(text, run, "--max-steps", 3, "--learning-rate", "1e30"), 0)
+    ended = check_code(troupe("write", run, "--characters", 3), 1)
+    check_in("give no finite scores: the training diverged", ended.err, ended)
+    check_code(fit_on(text, run + "2", "--max-steps", 3), 0)
+    for cold in ("1e-300", "5e-324"):
+        likeliest = check_code(troupe("write", run + "2", "--characters", 9, "--temperature", 0), 0).out
+        check_equal(check_code(troupe("write", run + "2", "--characters", 9, "--temperature", cold), 0).out, likeliest)
+
+
 if __name__ == "__main__":
     main(globals())
