@@ -73,16 +73,6 @@ std::optional<std::int64_t> resumed_step(const job& what, const std::string& fol
   return step;
 }
 
-struct monitored {
-  bool there = false;
-  double number = 0;
-};
-
-monitored monitor_of(const checkpoint_policy& policy, const metrics& logged) {
-  const auto found = logged.find(policy.monitor);
-  return found == logged.end() ? monitored{} : monitored{true, found->second};
-}
-
 // Why `part`, which may be a user's own, has failed. Called where its exception is caught.
 std::string reason_of(std::string_view part) {
   try {
@@ -145,11 +135,11 @@ void checkpointer_state::feed(const checkpointing::event& e) {
 void checkpointer_state::offer(const write_checkpoint& m) {
   if (sometimes(m.at.job != mine, coverage_point::snapshot_of_other_job)) return;
   if (!m.what) throw internal_error("checkpointer: a snapshot that is none");
-  const auto monitor = monitor_of(policy, m.what->loop.last);
+  const auto monitor = monitored_by(policy.monitor, m.what->loop);
   generation = std::max(generation, m.at.generation.value());
   held[++tickets] = m.what;
-  feed(checkpointing::offered{tickets, m.what->loop.steps, m.at.generation, m.must, monitor.there,
-                              monitor.number, m.skipped});
+  feed(checkpointing::offered{tickets, m.what->loop.steps, m.at.generation, m.must,
+                              monitor.has_value(), monitor.value_or(0), m.skipped});
 }
 
 void checkpointer_state::carry_out(const checkpointing::open& a) {
@@ -217,9 +207,9 @@ void checkpointer_state::answered(const storage_answered& m) {
   if (e.text.empty() && std::exchange(removing, false)) e.text = remove_in_format(retiring);
   if (m.what->bytes) {
     try {
-      const auto monitor = monitor_of(policy, io->facts(*m.what->bytes, "manifest").loop.last);
-      e.has_monitor = monitor.there;
-      e.monitor = monitor.number;
+      const auto monitor = monitored_by(policy.monitor, io->facts(*m.what->bytes, "manifest").loop);
+      e.has_monitor = monitor.has_value();
+      e.monitor = monitor.value_or(0);
     } catch (...) {
       e.text = reason_of_format();
     }

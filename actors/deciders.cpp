@@ -90,6 +90,16 @@ bool checkpoint_due(const checkpoint_policy& policy, const checkpoint_moment& no
          now.steps % *policy.every_n_steps == 0;
 }
 
+std::optional<double> monitored_by(const std::string& monitor, const loop_state& loop) {
+  const auto found = loop.last.find(monitor);
+  if (found == loop.last.end()) return std::nullopt;
+  const auto& at = loop.monitored;
+  const auto epoch = loop.epoch - (loop.batch == 0 ? 1 : 0);  // of the last step
+  const bool known = at.monitor == monitor;
+  if (known && at.step != loop.steps && (at.epoch < 0 || at.epoch != epoch)) return std::nullopt;
+  return found->second;
+}
+
 const kept_checkpoint* best_checkpoint(std::span<const kept_checkpoint> kept,
                                        const checkpoint_policy& policy) {
   const kept_checkpoint* best = nullptr;

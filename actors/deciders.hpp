@@ -6,6 +6,7 @@
 #include "troupe/options.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,11 +36,17 @@ struct checkpoint_moment {
 bool checkpoint_due(const checkpoint_policy& policy, const checkpoint_moment& now,
                     std::int64_t last_saved);
 
+/// The number by which keep_best compares a snapshot of `loop`; none if `monitor` was measured of
+/// other weights. A value of a validation counts for the step at which it was measured, the last
+/// one of training until the end of its epoch. A checkpoint of an earlier version, or of a run with
+/// another monitor, does not say where: its value counts.
+std::optional<double> monitored_by(const std::string& monitor, const loop_state& loop);
+
 /// A checkpoint that is durable.
 struct kept_checkpoint {
   std::int64_t step = 0;
   std::string path;
-  bool has_monitor = false;  ///< the policy's monitor had been logged when it was taken
+  bool has_monitor = false;  ///< the policy's monitor was measured of it (monitored_by)
   double monitor = 0;
   friend bool operator==(const kept_checkpoint&, const kept_checkpoint&) = default;
 };

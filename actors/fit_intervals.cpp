@@ -128,10 +128,17 @@ bool fit_intervals::validation_was_due() const {
          (n > 0 ? loop_.epoch + 1 >= n : loop_.earlier_batches + loop_.batch >= every);
 }
 
+bool fit_intervals::measured_inside_epoch() const {
+  const auto& at = loop_.monitored;
+  return loop_.validated && at.epoch < 0 && at.step == loop_.steps &&
+         !validation_due_after(train_batches());
+}
+
 bool fit_intervals::save_due(const hook_requests& requests, std::int64_t last_saved,
                              bool epoch_ended) const {
   const auto& policy = plan_.checkpoint;
-  return checkpoint_due(policy, {loop_.steps, epoch_ended, false}, last_saved) ||
+  const bool ends = epoch_ended || (policy.keep_best != 0 && measured_inside_epoch());
+  return checkpoint_due(policy, {loop_.steps, ends, false}, last_saved) ||
          (requests.save && policy.enabled && last_saved != loop_.steps);
 }
 

@@ -64,6 +64,8 @@ public:
   bool validation_due(const hook_requests& requests) const;
   /// At the end of an epoch: everything that the run logs was logged once.
   bool validation_was_due() const;
+  /// In an epoch whose end is not validated, a validation that has measured the monitor counts as
+  /// an end, so that keep_best has snapshots to choose from.
   bool save_due(const hook_requests& requests, std::int64_t last_saved, bool epoch_ended) const;
 
   bool limits_reached() const;
@@ -77,6 +79,7 @@ private:
   std::int64_t epoch_batches(const loader_length& loader) const;
   std::int64_t interval_counted() const;
   bool validates_in_epoch() const;
+  bool measured_inside_epoch() const;
 
   const fit_plan& plan_;
   const loader_table& loaders_;

@@ -214,6 +214,9 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
     loop_ = *outcome.restored;
     requests_.stop = static_cast<stop_reason>(std::exchange(loop_.pending_stop, std::uint8_t{0}));
     loop_.early_stopping = stop_early_states(plan_->stop_early, std::move(loop_.early_stopping));
+    if (const auto& name = plan_->checkpoint.monitor;
+        loop_.last.contains(name) && loop_.monitored.monitor != name)
+      loop_.monitored = {name};  // of other weights, perhaps
     loaders_.resume(loop_);
     last_saved_ = loop_.steps;
   }
@@ -229,6 +232,8 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
     where.epoch = loop_.epoch - (loop_.batch == 0 && loop_.epoch > 0 ? 1 : 0);
     where.step = loop_.steps;
   }
+  if (const auto& name = plan_->checkpoint.monitor; outcome.logged.contains(name))
+    loop_.monitored = {name, where.step, where.stage == stage::validate ? undefined : where.epoch};
   out.emplace_back(fit_actions::metrics_known{where, outcome.logged, outcome.prog_bar});
 }
 

@@ -249,6 +249,8 @@ std::uint64_t fit_machine::digest() const {
   h.add(plan_->digest()).add(phase_).add(loop_.epoch).add(loop_.batch).add(loop_.steps);
   h.add(loop_.samples).add(loop_.cursor).add(loop_.validated).add(loop_.last.size());
   for (const auto& [key, number] : loop_.last) h.add(key).add(number);
+  if (const auto& at = loop_.monitored; !at.monitor.empty())
+    h.add(at.monitor).add(at.step).add(at.epoch);
   for (const auto& one : loop_.early_stopping) h.add(one.best).add(one.has_best).add(one.waited);
   h.add(loaders_.all.size());
   for (const auto& one : loaders_.all)

@@ -8,9 +8,8 @@
 namespace troupe {
 
 void snapshot_sender::send(write_checkpoint m) {
-  const auto found = m.what->loop.last.find(policy_.monitor);
-  kept_checkpoint now{m.what->loop.steps, {}, found != m.what->loop.last.end(), 0};
-  if (now.has_monitor) now.monitor = found->second;
+  const auto monitor = monitored_by(policy_.monitor, m.what->loop);
+  kept_checkpoint now{m.what->loop.steps, {}, monitor.has_value(), monitor.value_or(0)};
   std::vector<kept_checkpoint> all{now};
   for (const auto& one : waiting_) all.push_back(one.what);
   std::vector<waiting_snapshot> left;

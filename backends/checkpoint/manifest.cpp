@@ -50,11 +50,14 @@ ordered_json render(const loop_state& loop) {
                         {"best", exact(one.best)},
                         {"has_best", one.has_best},
                         {"waited", one.waited}});
-  return {{"epoch", loop.epoch},         {"batch", loop.batch},
-          {"cursor", loop.cursor},       {"steps", loop.steps},
-          {"samples", loop.samples},     {"earlier_batches", loop.earlier_batches},
-          {"validated", loop.validated}, {"pending_stop", loop.pending_stop},
-          {"last", std::move(last)},     {"early_stopping", std::move(stopping)}};
+  ordered_json all = {{"epoch", loop.epoch},         {"batch", loop.batch},
+                      {"cursor", loop.cursor},       {"steps", loop.steps},
+                      {"samples", loop.samples},     {"earlier_batches", loop.earlier_batches},
+                      {"validated", loop.validated}, {"pending_stop", loop.pending_stop},
+                      {"last", std::move(last)},     {"early_stopping", std::move(stopping)}};
+  if (const auto& at = loop.monitored; !at.monitor.empty())
+    all["monitored"] = {{"monitor", at.monitor}, {"step", at.step}, {"epoch", at.epoch}};
+  return all;
 }
 
 ordered_json render_body(const manifest& what) {
@@ -130,9 +133,18 @@ std::int64_t read_cursor(const json& held, const loop_state& loop) {
   return loop.batch == 0 ? 0 : loop.epoch == 0 ? loop.samples : undefined;
 }
 
-// Earlier versions wrote neither member. Their runs counted no micro-batches across epochs, and no
-// stop waited.
+// -1 or a number of steps or epochs.
+std::int64_t place(const json& object, const char* name) {
+  return member(object, name) == -1 ? undefined : number<std::int64_t>(object, name);
+}
+
+// Earlier versions wrote none of these members. Their runs counted no micro-batches across epochs,
+// no stop waited, and where the monitor was measured is not known.
 void read_later_members(const json& held, loop_state& loop) {
+  if (held.contains("monitored")) {
+    const auto& at = items(held, "monitored", json::value_t::object);
+    loop.monitored = {text(at, "monitor"), place(at, "step"), place(at, "epoch")};
+  }
   if (held.contains("earlier_batches"))
     loop.earlier_batches = number<std::int64_t>(held, "earlier_batches");
   if (!held.contains("pending_stop")) return;

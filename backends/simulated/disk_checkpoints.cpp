@@ -94,6 +94,7 @@ void write_facts(writer& out, const snapshot& s) {
         .add(e.waited)
         .add(e.monitor)
         .add(e.maximize ? 1 : 0);
+  out.add(s.loop.monitored.monitor).add(s.loop.monitored.step).add(s.loop.monitored.epoch);
   out.add(s.ranks).add(static_cast<std::int64_t>(s.generation)).add(s.weights_digest);
 }
 
@@ -120,6 +121,9 @@ checkpoint_facts read_facts(reader& in) {
     e.maximize = in.number() != 0;
     f.loop.early_stopping.push_back(e);
   }
+  f.loop.monitored.monitor = in.text();
+  f.loop.monitored.step = in.number();
+  f.loop.monitored.epoch = in.number();
   f.ranks = static_cast<std::int32_t>(in.number());
   f.generation = static_cast<std::uint64_t>(in.number());
   f.weights_digest = in.text();

@@ -45,7 +45,8 @@ struct early_stopping_options {
 /// says how many steps that was (`behind`) and how many snapshots were replaced (`skipped`).
 struct checkpoint_policy {
   bool enabled = true;  ///< false: no files (fast_dev_run)
-  /// A checkpoint after each epoch.
+  /// A checkpoint after each epoch. If the end of an epoch is not validated, also after each
+  /// validation in it that logs `monitor`, unless keep_best is 0.
   bool every_epoch = true;
   std::optional<std::int64_t> every_n_steps;  ///< none beyond one per epoch and one at the end
   /// One more at the first step boundary after so long, by rank 0's clock (Lightning's
@@ -58,8 +59,9 @@ struct checkpoint_policy {
   bool on_exception = false;
   std::int32_t keep_last = 1;  ///< at least 1
   std::int32_t keep_best = 1;  ///< at least 0
-  /// The logged value that keep_best compares. A checkpoint before the first value of that name is
-  /// not among the best. A monitor other than the default that was not logged by the end of the
+  /// The logged value that keep_best compares. A checkpoint is among the best only if the value was
+  /// measured of its weights: by a validation at its step, or in training of its epoch. A monitor
+  /// other than the default that was not logged by the end of the
   /// first epoch is an error that lists the logged names.
   std::string monitor = "val/loss";
   /// Whether a greater value of `monitor` is better.

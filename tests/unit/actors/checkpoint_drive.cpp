@@ -84,9 +84,9 @@ bool checkpoint_drive::step() {
     e.missing = result.error == std::errc::no_such_file_or_directory;
     e.names = result.names;
     if (result.bytes) {
-      const auto last = io->facts(*result.bytes, "manifest").loop.last;
-      e.has_monitor = last.contains("val/loss");
-      if (e.has_monitor) e.monitor = last.at("val/loss");
+      const auto monitor = monitored_by("val/loss", io->facts(*result.bytes, "manifest").loop);
+      e.has_monitor = monitor.has_value();
+      e.monitor = monitor.value_or(0);
     }
   }
   ++done;

@@ -163,6 +163,34 @@ TEST_CASE("one removal reaches the policy's bound and keeps the newest and the b
   }));
 }
 
+TEST_CASE("a snapshot is compared by a monitor that was measured of its weights", "[deciders]") {
+  loop_state loop;
+  loop.epoch = 2;
+  loop.batch = 4;
+  loop.steps = 24;
+  loop.last = {{"val/loss", 0.5}};
+  const auto measured = [&](std::int64_t step, std::int64_t epoch) {
+    loop.monitored = {"val/loss", step, epoch};
+    return monitored_by("val/loss", loop);
+  };
+  CHECK(measured(24, -1) == 0.5);
+  CHECK_FALSE(measured(20, -1));
+  CHECK(measured(21, 2) == 0.5);  // the last report of training in this epoch
+  CHECK_FALSE(measured(20, 1));
+  loop.epoch = 3;  // the same epoch has ended
+  loop.batch = 0;
+  CHECK(measured(21, 2) == 0.5);
+  CHECK_FALSE(measured(20, 1));
+  CHECK_FALSE(measured(-1, -1));
+  loop.epoch = 0;
+  CHECK_FALSE(measured(21, -1));
+  CHECK(monitored_by("train/loss", loop) == std::nullopt);
+  loop.last["train/loss"] = 2;  // another run's monitor: where is not known
+  CHECK(monitored_by("train/loss", loop) == 2);
+  loop.monitored = {};
+  CHECK(monitored_by("val/loss", loop) == 0.5);
+}
+
 TEST_CASE("a keep_best monitor that the first epoch did not log is an error listing the metrics",
           "[deciders]") {
   checkpoint_policy policy;

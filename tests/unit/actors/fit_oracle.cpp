@@ -143,17 +143,30 @@ struct fit_oracle {
     if (b == last) loop.validated = false;
   }
 
-  void validation_behind(std::int64_t b) {
+  bool validates_behind(std::int64_t b) const {
     const auto nth = plan.check_val_every_n_epoch;
-    if (nth > 0 && (loop.epoch + 1) % nth != 0) return;
+    if (nth > 0 && (loop.epoch + 1) % nth != 0) return false;
     const auto counted = (nth == 0 ? loop.earlier_batches : 0) + b + 1;
-    if (!has_validation() || counted % interval() != 0) return;
+    return has_validation() && counted % interval() == 0;
+  }
+
+  bool best_inside_epoch() const {
+    const auto& how = plan.checkpoint;
+    return how.every_epoch && how.keep_best != 0 && loop.validated &&
+           known.validation.contains(how.monitor) && !validates_behind(batches - 1);
+  }
+
+  void validation_behind(std::int64_t b) {
+    if (!validates_behind(b)) return;
     const bool boundary = loop.batch == b + 1;
     evaluate(stage::validate, -1, boundary && !known.optimizers.manual);
     if (known.optimizers.plateau_schedulers)
       out.push_back(
           h::lr_scheduler_step{at(stage::train), h::lr_scheduler_step::interval::plateau});
-    for (const auto& [key, number] : known.validation) loop.last[key] = number;
+    for (const auto& [key, number] : known.validation) {
+      loop.last[key] = number;
+      if (key == plan.checkpoint.monitor) loop.monitored = {key, loop.steps, -1};
+    }
     if (boundary) loop.validated = true;
   }
 
@@ -165,7 +178,7 @@ struct fit_oracle {
       batch(b);
       validation_behind(b);
       if (loop.batch != b + 1 || b + 1 == batches) continue;
-      if (n && loop.steps % *n == 0) save();
+      if ((n && loop.steps % *n == 0) || best_inside_epoch()) save();
       if (out_of_steps()) return false;
     }
     plain<h::on_train_epoch_end>(at(stage::train));

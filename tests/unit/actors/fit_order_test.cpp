@@ -1,5 +1,6 @@
 // Goal: over the whole space of small fits, the machine emits exactly the hooks of the plain nested
 // loops, in coarse and in fine runs.
+#include "actors/deciders.hpp"
 #include "tests/unit/actors/fit_oracle.hpp"
 
 #include <algorithm>
@@ -183,4 +184,74 @@ TEST_CASE("a run holds at most run_batches batches", "[fit]") {
   // Two set-up runs, two sanity runs of (2 + 2), train start, windows of 2 2 1 and 2, validation
   // runs of 2 2 1, epoch end, checkpoint, end.
   CHECK(d.runs.size() == 2 + 2 + 1 + 3 + 1 + 3 + 1 + 1 + 1);
+}
+
+namespace {
+
+// The steps of a fit's snapshots, with ! where the monitor was measured of the snapshot's weights.
+std::string snapshots_of(const fit_plan& plan, const interfere& more = {}) {
+  std::string all;
+  for (const auto& loop : run_through(plan, {.train = 10}, more).snapshots)
+    all += std::to_string(loop.steps) + (monitored_by(plan.checkpoint.monitor, loop) ? "! " : " ");
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a snapshot has the monitor of a validation of its own weights only", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 4;
+  plan.check_val_every_n_epoch = 2;
+  CHECK(snapshots_of(plan) == "10 20! 30 40! ");
+  plan.checkpoint.every_n_steps = 5;
+  CHECK(snapshots_of(plan) == "5 10 15 20! 25 30 35 40! ");
+  plan.checkpoint.every_n_steps.reset();
+  // Without a validation at the end of the epoch those inside of it are saved.
+  plan.check_val_every_n_epoch = 1;
+  plan.val_check_interval = 0.4;
+  plan.max_epochs = 2;
+  CHECK(snapshots_of(plan) == "4! 8! 10 14! 18! 20 ");
+  plan.accumulate = 3;  // the validations are inside of windows
+  CHECK(snapshots_of(plan) == "4 8 ");
+  plan.accumulate = 1;
+  plan.val_check_interval = 0.5;
+  CHECK(snapshots_of(plan) == "10! 20! ");
+  plan.val_check_interval = 0.4;
+  plan.checkpoint.keep_best = 0;
+  CHECK(snapshots_of(plan) == "10 20 ");
+  plan.checkpoint.keep_best = 1;
+  plan.checkpoint.every_epoch = false;
+  CHECK(snapshots_of(plan) == "20 ");
+}
+
+TEST_CASE("a snapshot has the last report of a monitor of training in its epoch", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 2;
+  plan.checkpoint.monitor = "train/loss";
+  plan.checkpoint.every_n_steps = 3;
+  const auto in_steps = [](const hook& h, hook_outcome& out) {
+    if (h.is<hooks::on_train_batch_end>() && where(h).step == 4) out.logged["train/loss"] = 1;
+  };
+  CHECK(snapshots_of(plan, in_steps) == "3 6! 9! 10! 12 15 18 20 ");
+  const auto at_ends = [](const hook& h, hook_outcome& out) {
+    if (h.is<hooks::on_train_epoch_end>()) out.logged["train/loss"] = 1;
+  };
+  CHECK(snapshots_of(plan, at_ends) == "3 6 9 10! 12 15 18 20! ");
+}
+
+TEST_CASE("a resume from an earlier version does not know where the monitor was measured",
+          "[fit]") {
+  facts known{.train = 10};
+  known.restored = loop_state{};
+  known.restored->epoch = 1;
+  known.restored->steps = 10;
+  known.restored->last = {{"val/loss", 1}};
+  fit_plan plan;
+  plan.resume = "here";
+  plan.max_epochs = 4;
+  plan.check_val_every_n_epoch = 4;
+  const auto taken = run_through(plan, known).snapshots;
+  REQUIRE(taken.size() == 3);
+  CHECK_FALSE(monitored_by("val/loss", taken[0]));
+  CHECK(monitored_by("val/loss", taken[2]) == 1);
 }

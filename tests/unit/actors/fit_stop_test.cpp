@@ -66,6 +66,7 @@ bool alike(const hook& a, const hook& b) {
   auto one = saves_a->loop;
   one.last = saves_b->loop.last;
   one.validated = saves_b->loop.validated;
+  one.monitored = saves_b->loop.monitored;
   return where(a) == where(b) && one == saves_b->loop;
 }
 bool all_alike(const hook_list& a, const hook_list& b) {

@@ -25,6 +25,14 @@ struct early_stopping_state {
   friend bool operator==(const early_stopping_state&, const early_stopping_state&) = default;
 };
 
+/// Where the last value of checkpoint_policy::monitor was measured.
+struct monitor_mark {
+  std::string monitor;      ///< empty: nowhere yet, or a checkpoint of an earlier version
+  std::int64_t step = -1;   ///< optimizer steps done then; -1: not known
+  std::int64_t epoch = -1;  ///< the epoch of a value of training; -1: a value of a validation
+  friend bool operator==(const monitor_mark&, const monitor_mark&) = default;
+};
+
 /// A step boundary of a fit. It is committed when every member of the generation holds `steps`.
 struct loop_state {
   std::int64_t epoch = 0;    ///< the epoch to continue with
@@ -41,6 +49,7 @@ struct loop_state {
   std::int64_t earlier_batches = 0;  ///< micro-batches of the epochs before `epoch`
   /// The stop_reason of a hook's or decider's stop that waits for min_epochs or min_steps; 0: none.
   std::uint8_t pending_stop = 0;
+  monitor_mark monitored;
   friend bool operator==(const loop_state&, const loop_state&) = default;
 };
 
@@ -70,9 +79,13 @@ typename Inspector::result_type inspect(Inspector& f, early_stopping_state& x) {
   return f(x.best, x.has_best, x.waited, x.monitor, x.maximize);
 }
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, monitor_mark& x) {
+  return f(x.monitor, x.step, x.epoch);
+}
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, loop_state& x) {
   return f(x.epoch, x.batch, x.steps, x.samples, x.validated, x.last, x.early_stopping, x.cursor,
-           x.earlier_batches, x.pending_stop);
+           x.earlier_batches, x.pending_stop, x.monitored);
 }
 
 }  // namespace troupe

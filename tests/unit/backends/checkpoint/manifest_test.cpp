@@ -68,6 +68,17 @@ TEST_CASE("a manifest is read back unchanged", "[checkpoint]") {
   CHECK(parsed(render_manifest(manifest{})) == manifest{});
 }
 
+TEST_CASE("a manifest of an earlier version does not say where the monitor was measured",
+          "[checkpoint]") {
+  auto body = without_trailer(render_manifest(sample()));
+  const auto from = body.find(",\n  \"monitored\"");
+  REQUIRE(from != std::string::npos);
+  body.erase(from, body.find('}', from) + 1 - from);
+  auto expected = sample();
+  expected.loop.monitored = {};
+  CHECK(parsed(with_checksum(body)) == expected);
+}
+
 TEST_CASE("a manifest is JSON with the members of the contract", "[checkpoint]") {
   const auto json = nlohmann::json::parse(render_manifest(sample()));
   CHECK(json["schema"] == "troupe.checkpoint/1");
@@ -146,6 +157,9 @@ TEST_CASE("a manifest with a valid hash and invalid content is refused", "[check
   CHECK_THAT(refusal_of("\"step\": 10", "\"stop\": 10"), Contains("has no member \"step\""));
   CHECK_THAT(refusal_of("\"step\": 10", "\"epoch\": 10"), Contains("\"epoch\" twice"));
   CHECK_THAT(refusal_of("\"ranks\": 2", "\"ranks\": 2147483648"), Contains("\"ranks\" is not"));
+  CHECK_THAT(refusal_of("\"monitor\": \"val/loss\",\n   \"step\"", "\"monitor\": 1,\n   \"step\""),
+             Contains("\"monitor\" is not a text"));
+  CHECK_THAT(refusal_of("\"epoch\": -1", "\"epoch\": -2"), Contains("\"epoch\" is not a whole"));
   CHECK_THAT(refusal_of("\"validated\": true", "\"validated\": 1"), Contains("\"validated\""));
   CHECK_THAT(refusal_of("\"val/loss\": 0.25", "\"val/loss\": \"x\""), Contains("\"last\""));
   CHECK_THAT(refusal_of("\"name\": \"model.safetensors\"", "\"name\": \"../model\""),

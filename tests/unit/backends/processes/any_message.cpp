@@ -41,8 +41,10 @@ public:
   }
   metrics numbers() { return {{"train/loss", real()}, {text(), real()}}; }
   loop_state loop() {
-    return {small(), small(), small(), small(), yes(), numbers(), {{real(), yes(), 3}},
-            small(), small(), 2};
+    loop_state all{small(), small(), small(), small(), yes(), numbers(), {{real(), yes(), 3}},
+                   small(), small(), 2};
+    all.monitored = {text(), small(), small()};
+    return all;
   }
   resume_point point() {
     return {number(), resume_point::next::go, yes(), loop(), small(), 3, yes(), yes()};
