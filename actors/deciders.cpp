@@ -126,9 +126,10 @@ void check_monitor(const checkpoint_policy& policy, const metrics& logged) {
   if (policy.monitor == checkpoint_policy{}.monitor) return;
   throw user_error(
       errc::bad_configuration,
-      fmt::format("checkpoint.monitor is \"{}\", which no hook logged in the first epoch ({}): "
-                  "log it, monitor one of those, or set checkpoint.keep_best to 0",
-                  policy.monitor, names_of(logged)));
+      fmt::format(
+          "checkpoint.monitor is \"{}\", which no hook has logged ({}): log it, monitor one "
+          "of those, or set checkpoint.keep_best to 0",
+          policy.monitor, names_of(logged)));
 }
 
 std::vector<std::int64_t> to_remove(std::span<const kept_checkpoint> kept,

@@ -191,15 +191,15 @@ TEST_CASE("a snapshot is compared by a monitor that was measured of its weights"
   CHECK(monitored_by("val/loss", loop) == 0.5);
 }
 
-TEST_CASE("a keep_best monitor that the first epoch did not log is an error listing the metrics",
+TEST_CASE("a keep_best monitor that no hook has logged is an error listing the metrics",
           "[deciders]") {
   checkpoint_policy policy;
   // the default policy is accepted, because a module need not validate
   CHECK_NOTHROW(check_monitor(policy, {}));
   policy.monitor = "val/scroe";
   CHECK_THROWS_WITH(check_monitor(policy, {{"val/loss", 1}, {"val/score", 0}}),
-                    "checkpoint.monitor is \"val/scroe\", which no hook logged in the first epoch "
-                    "(logged so far: val/loss, val/score): log it, monitor one of those, or set "
+                    "checkpoint.monitor is \"val/scroe\", which no hook has logged (logged so far: "
+                    "val/loss, val/score): log it, monitor one of those, or set "
                     "checkpoint.keep_best to 0");
   CHECK_NOTHROW(check_monitor(policy, {{"val/scroe", 1}}));
   policy.keep_best = 0;
