@@ -14,7 +14,7 @@ namespace {
 using nlohmann::ordered_json;
 
 // Throws user_error: nothing runs there, or the program there refuses.
-void request_of(const std::string& run, const ordered_json& what) {
+void request_of(const context& around, const std::string& run, const ordered_json& what) {
   const auto said = ask_program(run, what.dump());
   if (!said)
     throw user_error(
@@ -23,7 +23,7 @@ void request_of(const std::string& run, const ordered_json& what) {
             ? fmt::format("the program that runs in {} takes no requests now: it is starting or "
                           "ending; try again",
                           run)
-            : fmt::format("no program runs in {}; see troupe status {}", run, run));
+            : fmt::format("no program runs in {}; see {} status {}", run, around.name, run));
   const auto answer = ordered_json::parse(*said, nullptr, false);
   if (answer.is_object() && answer.contains("ok")) return;
   throw user_error(errc::bad_configuration,
@@ -40,7 +40,7 @@ void add_stop(const command& app, const context& around, const choose& chosen) {
   command.add_flag("--now", *now, "ends it at once, without a checkpoint");
   command.on_chosen([=, &around] {
     chosen([=, &around]() -> program_end {
-      request_of(*run, {{"command", "stop"}, {"now", *now}});
+      request_of(around, *run, {{"command", "stop"}, {"now", *now}});
       around.screen.result(fmt::format("{}: {}", *run, *now ? "ending now" : "stopping"));
       return {};
     });
@@ -55,7 +55,7 @@ void add_scale(const command& app, const context& around, const choose& chosen) 
   command.add("--ranks", *ranks, "the processes from the next agreed step on").required();
   command.on_chosen([=, &around] {
     chosen([=, &around]() -> program_end {
-      request_of(*run, {{"command", "scale"}, {"ranks", *ranks}});
+      request_of(around, *run, {{"command", "scale"}, {"ranks", *ranks}});
       around.screen.result(fmt::format("{}: asked for {} ranks", *run, *ranks));
       return {};
     });

@@ -51,7 +51,9 @@ ordered_json communicator_facts(std::string_view name, const std::string& why_no
 bool of_mpirun(std::string_view name) { return name == "mpi"; }
 
 // `auto` takes the first usable one of the placement; with a launcher, the one of the launcher.
-ordered_json communicators(const ports& world, const std::optional<launched>& by) {
+ordered_json communicators(const context& around) {
+  const auto world = around.world();
+  const auto& by = around.place;
   ordered_json all = ordered_json::array();
   const bool under_mpirun = by && by->over == communicator_kind::mpi;
   std::vector<std::string> known{"inproc", "shm", "tcp", "hier", "nccl", "mpi"};
@@ -79,8 +81,9 @@ ordered_json communicators(const ports& world, const std::optional<launched>& by
       std::erase(known, std::string{one->name()});
       all.push_back(communicator_facts(
           one->name(), one->unusable(),
-          under_mpirun ? by->by + "'s processes are the ranks, what auto takes here"
-                       : "for one rank; mpirun -n RANKS troupe fit for several"));
+          under_mpirun
+              ? by->by + "'s processes are the ranks, what auto takes here"
+              : fmt::format("for one rank; mpirun -n RANKS {} fit for several", around.name)));
     }
   for (const auto& name : known)
     all.push_back(communicator_facts(
@@ -158,7 +161,7 @@ program_end doctor(bool json, const context& around) {
   const ordered_json all{{"schema", "troupe.doctor/1"},
                          {"versions", versions(around.learning)},
                          {"cores", cores},
-                         {"communicators", communicators(around.world(), around.place)},
+                         {"communicators", communicators(around)},
                          {"devices", devices(around.learning)},
                          {"cluster_environment", environment_of(around)},
                          {"problems", problems(around, cores)}};

@@ -36,8 +36,8 @@ constexpr int waiting_max = 16;  // connections that the kernel keeps before the
 
 [[noreturn]] void refuse(const std::string& folder, const std::string& why) {
   throw user_error(errc::bad_configuration,
-                   fmt::format("no control socket in {}: {}; troupe stop and scale do not reach "
-                               "this run, signals do",
+                   fmt::format("no control socket in {}: {}; the commands stop and scale do not "
+                               "reach this run, signals do",
                                folder, why));
 }
 

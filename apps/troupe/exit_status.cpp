@@ -58,13 +58,13 @@ std::string signal_note(int signal, int count, left_by_stop what) {
 }
 
 std::string saved_note(std::int64_t steps, std::optional<std::int64_t> saved,
-                       const std::string& folder) {
+                       const std::string& folder, const std::string& program) {
   if (!saved)
     return fmt::format("nothing is saved of {} steps: {} has no checkpoint", steps, folder);
   const auto lost = steps - *saved;
   return fmt::format(
-      "saved up to step {}{}; go on from there with: troupe fit --run-dir {} --resume latest",
-      *saved, lost > 0 ? fmt::format(" of {}", steps) : "", folder);
+      "saved up to step {}{}; go on from there with: {} fit --run-dir {} --resume latest", *saved,
+      lost > 0 ? fmt::format(" of {}", steps) : "", program, folder);
 }
 
 int exit_status_of(const job_outcome& outcome, int signal) {

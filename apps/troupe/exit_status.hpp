@@ -29,9 +29,10 @@ enum class left_by_stop : std::uint8_t { checkpoint, nothing };
 std::string signal_note(int signal, int count, left_by_stop what);
 
 /// What of a fit is saved, and how to continue it, after a second signal or a failed last
-/// checkpoint: `saved` is the step of the newest good checkpoint in `folder`, or nothing.
+/// checkpoint: `saved` is the step of the newest good checkpoint in `folder`, or nothing; `program`
+/// as the user calls it.
 std::string saved_note(std::int64_t steps, std::optional<std::int64_t> saved,
-                       const std::string& folder);
+                       const std::string& folder, const std::string& program = "troupe");
 
 /// The exit code of a call whose last job ended like this; `signal` 0: none came.
 int exit_status_of(const job_outcome& outcome, int signal);

@@ -94,7 +94,7 @@ bool asked_now(const settings& s, std::string_view key) {
   const auto& [value, from] = s.at(key);
   throw user_error(errc::bad_configuration,
                    fmt::format("{0} = {1} ({2}): {3}'s processes are the ranks of one job, over "
-                               "{4}; leave it out, or call troupe without {3}{5}",
+                               "{4}; leave it out, or call the program without {3}{5}",
                                key, toml_text(value), from.text(), by.by, to_string(by.over), fix));
 }
 
@@ -250,11 +250,11 @@ void refuse_copies(const cluster_facts& from, const std::optional<launched>& by)
   if (by || !from.variable) return;
   const auto found = detect_environment(from).which;
   if (!found || runs_once(from, *found) || found->name() == "mpi") return;
-  throw user_error(errc::bad_configuration,
-                   fmt::format("{0} has started {1} processes of troupe, and each would run the "
-                               "whole job: start it once, with --ranks {1} --placement processes, "
-                               "or with mpirun -n {1}",
-                               found->name(), found->world()));
+  throw user_error(
+      errc::bad_configuration,
+      fmt::format("{0} has started {1} copies of this program, and each would run the whole job: "
+                  "start it once, with --ranks {1} --placement processes, or with mpirun -n {1}",
+                  found->name(), found->world()));
 }
 
 std::string place_note(const launched& by, const settings& s) {

@@ -154,8 +154,8 @@ def story_srun_with_a_pmi_is_named_with_its_way_around_mpi(folder):
         check_code(ended, 0)
         return
     check(ended.code != 0, ended)
-    check_in("srun's processes are the ranks of one job, over mpi; leave it out, or call troupe without srun, with "
-             "--placement processes for tcp; or call srun --mpi=none\n", ended.err)
+    check_in("srun's processes are the ranks of one job, over mpi; leave it out, or call the program without srun, "
+             "with --placement processes for tcp; or call srun --mpi=none\n", ended.err)
 
 
 def story_two_steps_of_a_slurm_job_do_not_meet(folder):

@@ -213,7 +213,7 @@ accelerator_ptr preferred(const accelerator_table& known, const device_choice& d
       // `auto` takes the first accelerator that has a device for each rank: try the next one.
     }
   }
-  refuse("no accelerator of this program can be used on this host: see troupe doctor");
+  refuse("no accelerator of this program can be used on this host: see its command doctor");
 }
 
 }  // namespace

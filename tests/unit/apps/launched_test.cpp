@@ -222,7 +222,7 @@ TEST_CASE("several copies by a launcher without a main address are refused") {
   const auto xla = facts({{"PJRT_DEVICE", "TPU"}, {"PJRT_LOCAL_PROCESS_COUNT", "4"}});
   CHECK_FALSE(launched_by(xla));
   CHECK_THROWS_WITH(refuse_copies(xla, std::nullopt),
-                    Contains("xla has started 4 processes") &&
+                    Contains("xla has started 4 copies") &&
                         Contains("--ranks 4 --placement processes") && Contains("mpirun -n 4"));
   CHECK_NOTHROW(refuse_copies({}, std::nullopt));
   CHECK_NOTHROW(refuse_copies(xla, first_of_four));

@@ -204,6 +204,14 @@ TEST_CASE("a generation that did not form is exit 4, a hook past its deadline ex
   CHECK(exit_code(outcome) == 4);
 }
 
+TEST_CASE("the note on what is saved names the program as the user calls it", "[result]") {
+  CHECK(saved_note(20, 16, "runs/a", "mine") ==
+        "saved up to step 16 of 20; go on from there with: mine fit --run-dir runs/a --resume "
+        "latest");
+  CHECK(saved_note(3, {}, "runs/a", "mine") ==
+        "nothing is saved of 3 steps: runs/a has no checkpoint");
+}
+
 TEST_CASE("a signal decides the exit code of a stopped job, not of a finished one", "[result]") {
   job_outcome outcome;
   outcome.status = job_outcome::ending::stopped;
