@@ -31,11 +31,12 @@ constexpr const char* examples = R"(Examples:
   troupe checkpoint export runs/cnn --format torch --output model.pt
   troupe config print --config job.toml              every setting, and where it came from
 
-Every flag has a key in the TOML file and a TROUPE_ variable; the later wins: default, file,
-variable, flag. Exit codes: 0 done, 1 the job failed, 2 bad usage, 3 bad configuration,
-4 membership, 5 checkpoint, 6 communicator or device, 70 internal error, 75 stopped early, 129, 130
-and 143 stopped by SIGHUP, SIGINT and SIGTERM with work saved (130 and 143 also when a second signal
-ended it at once).)";
+Every setting has a key in the TOML file and a TROUPE_ variable; the later wins: default, file,
+variable, flag. Without --config the file is the run's own config.toml, where a run goes on or is
+evaluated. Exit codes: 0 done, 1 the job failed, 2 bad usage, 3 bad configuration, a folder in use
+or a port that is taken, 4 membership, 5 checkpoint, 6 device, 70 internal error, 75 stopped by a
+request, 129, 130 and 143 stopped by SIGHUP, SIGINT and SIGTERM. Of those that were stopped,
+result.json has the status "stopped" if the work is saved, "failed" if they ended at once.)";
 
 schema schema_of(const catalog& learning) {
   schema_names names;
