@@ -19,7 +19,12 @@ std::string answer_text(const ordered_json& what) {
   return what.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-// The test after a fit: what the job that runs now says, and what is known of the fit.
+// The bounds of a job_status.
+constexpr std::size_t shown_failures_max = 16;
+constexpr std::size_t shown_metrics_max = 512;
+
+}  // namespace
+
 job_status together(job_status fit, const job_status& test) {
   auto all = test;
   all.step = fit.step;
@@ -33,11 +38,14 @@ job_status together(job_status fit, const job_status& test) {
   all.newest_failures = std::move(fit.newest_failures);
   all.newest_failures.insert(all.newest_failures.end(), test.newest_failures.begin(),
                              test.newest_failures.end());
-  for (const auto& [name, value] : fit.last) all.last.emplace(name, value);
+  auto& failures = all.newest_failures;
+  if (failures.size() > shown_failures_max)
+    failures.erase(failures.begin(),
+                   failures.end() - static_cast<std::ptrdiff_t>(shown_failures_max));
+  for (const auto& [name, value] : fit.last)
+    if (all.last.size() < shown_metrics_max) all.last.emplace(name, value);
   return all;
 }
-
-}  // namespace
 
 live_status::live_status(const trainer_options& options, std::int64_t step, hidden_figures hidden)
     : hidden_(hidden) {

@@ -16,6 +16,10 @@
 
 namespace troupe::program {
 
+/// The test after a fit: what the job that runs now says, and what is known of the fit. Within the
+/// bounds of a job_status: of 512 metrics and 16 failures the newest stay.
+job_status together(job_status fit, const job_status& test);
+
 /// How this call of the program stands, as the request `status` and `troupe status` print it: its
 /// fit, then the test after it. For one thread.
 class live_status {
