@@ -65,7 +65,7 @@ bool waits_as_best(const kept_checkpoint& one, std::span<const kept_checkpoint> 
                    std::span<const kept_checkpoint> others, const checkpoint_policy& policy);
 /// keep_best compares the policy's monitor. Throws user_error (bad_configuration) with the logged
 /// names if keep_best is used and the monitor is neither the default one nor in `logged`. Called at
-/// the end of an epoch, after the epoch's last metric was logged.
+/// the ends of epochs, from the first one with a validation on, after their last metric.
 void check_monitor(const checkpoint_policy& policy, const metrics& logged);
 /// Steps of the checkpoints to remove, ascending: all that are neither among the newest `keep_last`
 /// nor among the best `keep_best`. The newest is always kept (`latest` points to it); a negative

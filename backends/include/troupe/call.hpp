@@ -37,7 +37,7 @@ public:
   const trainer_options& options() const { return about_.options; }
   /// Collectives wait in the lane; see communicator. Throws internal_error when the job has none.
   communicator& collectives() const;
-  /// True once the run is stopped or its generation is closed: a long loop should return.
+  /// True once the generation is closed: a long loop should return. A stop does not set it.
   bool interrupted() const;
   /// For job_outcome::queue, first in first out. Only the values of rank 0 reach the caller.
   void add_to_queue(value what) { queued_.push_back(std::move(what)); }

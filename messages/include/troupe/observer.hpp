@@ -162,7 +162,7 @@ enum class lifecycle_kind : std::uint8_t {
                          ///< [cause: failure, left or scaled; restarts_left]
   rank_started,          ///< a rank holds its communicator
   generation_active,     ///< every rank is prepared and may train [ranks, shards]
-  checkpoint_written,    ///< a checkpoint of `step` is durable [path]
+  checkpoint_written,    ///< `step` is durable [path, behind; skipped above 0]
   checkpoint_failed,     ///< a checkpoint of `step` could not be written [what]
   stop_requested,        ///< the caller or a signal asks for an early end [why]
   stop_agreed,           ///< the ranks have agreed on the step to stop at [steps]

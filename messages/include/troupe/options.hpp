@@ -42,7 +42,7 @@ struct early_stopping_options {
 /// the one that waits, but never one that `keep_best` would keep (at most four of those wait). So
 /// the newest durable checkpoint may be older than `every_n_steps`: by the steps of two writes, and
 /// of one more write for each snapshot that waits for `keep_best`. Every `checkpoint_written` event
-/// says how many steps that was (`behind`) and how many snapshots were replaced (`skipped`).
+/// says how many steps that was (`behind`) and, if any were replaced, how many (`skipped`).
 struct checkpoint_policy {
   bool enabled = true;  ///< false: no files (fast_dev_run)
   /// A checkpoint after each epoch. If the end of an epoch is not validated, also after each
@@ -59,10 +59,16 @@ struct checkpoint_policy {
   bool on_exception = false;
   std::int32_t keep_last = 1;  ///< at least 1
   std::int32_t keep_best = 1;  ///< at least 0
+<<<<<<< HEAD
   /// The logged value that keep_best compares. A checkpoint is among the best only if the value was
   /// measured of its weights: by a validation at its step, or in training of its epoch. A monitor
   /// other than the default that was not logged by the end of the
   /// first epoch is an error that lists the logged names.
+=======
+  /// The logged value that keep_best compares. Checkpoints before its first value are not among the
+  /// best. One other than the default that is not logged at the end of the first epoch with a
+  /// validation is an error that lists the logged names; with val_check_time nothing looks for it.
+>>>>>>> abc2c55d (headers: correct comments that the code contradicts)
   std::string monitor = "val/loss";
   /// Whether a greater value of `monitor` is better.
   bool maximize = false;
@@ -247,9 +253,9 @@ struct powersgd_options {
 };
 
 /// How data-parallel ranks exchange gradients, with the names that DDP uses (keys `strategy.*`).
-/// Only `comm_hook` and `sync_module_states` change bits of the result. Gradients are views of
-/// buckets, with two exceptions: large ones where ranks share memory, and those on the accelerator
-/// `lazy`, whose tensors have no memory (docs/gradients.md, docs/accelerators.md).
+/// Only `comm_hook`, `sync_module_states` and `broadcast_buffers` change bits of the result.
+/// Gradients are views of buckets, except large ones where ranks share memory, and those on the
+/// accelerator `lazy`, whose tensors have no memory (docs/gradients.md, docs/accelerators.md).
 struct gradient_options {
   /// MiB of a bucket. Unset: chosen from the latency and bandwidth measured after the first step.
   std::optional<double> bucket_cap_mb;
@@ -280,7 +286,7 @@ struct gradient_options {
   friend bool operator==(const gradient_options&, const gradient_options&) = default;
 };
 
-/// The trainer's options. Every field has a flag and a TOML key of the same name.
+/// The trainer's options. Most have a TOML key of the same name or a table (docs/settings.md).
 struct trainer_options {
   /// At least 1. Without elastic_options::shards also the number of replicas and shares of data.
   std::int32_t ranks = 2;
@@ -317,7 +323,7 @@ struct trainer_options {
   batch_limit limit_predict_batches = 1.0;
   /// @}
   /// Trains and validates on so many batches, a count or a share: the same ones in each epoch, in
-  /// the order of the data. It replaces limit_train_batches and limit_val_batches. 0: off.
+  /// the order of the data. Replaces the limits on them, that of fast_dev_run included. 0: off.
   batch_limit overfit_batches = 0.0;
   /// A validation after so many micro-batches (at least 1), or after this share of an epoch (above
   /// 0).
@@ -330,7 +336,7 @@ struct trainer_options {
   std::int64_t check_val_every_n_epoch = 1;
   /// Batches of each validation loader before training; -1: all. None in a resumed fit.
   std::int64_t num_sanity_val_steps = 2;
-  std::int64_t fast_dev_run = 0;  ///< n batches of everything, one epoch, no files
+  std::int64_t fast_dev_run = 0;  ///< n batches (see overfit_batches), one epoch, no files
   /// Values of steps are reduced over ranks and reported in each n-th optimizer step; at least 1.
   std::int64_t log_every_n_steps = 50;
   // The next three hold for the whole process while a rank of the job lives there.

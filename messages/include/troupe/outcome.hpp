@@ -76,7 +76,7 @@ struct job_outcome {
   std::uint64_t generation = 0;  ///< the last one
   std::int32_t shards = 0;       ///< of the job; 0: it was refused
   std::int32_t restarts = 0;     ///< how often a new generation replaced a failed one
-  /// All of them, in order; empty for a job that was refused.
+  /// All of them, in order. Empty: the job has no restarts (elastic_options), or was refused.
   std::vector<generation_record> generations;
   snapshot_ptr weights;  ///< rank 0's state at the end of a fit; null otherwise
   value result;          ///< rank 0's: evaluation results, predictions, a spawned function's value
@@ -84,8 +84,8 @@ struct job_outcome {
   /// The best one by checkpoint_policy::monitor when the last one was written. Empty: there is
   /// none.
   std::string best_checkpoint;
-  /// The newest durable checkpoint, also of a fit that failed: one that this job has written, or
-  /// else the one that it was resumed from. Empty: there is none.
+  /// The newest durable one, also of a failed fit: written by this job, or else the one that it was
+  /// resumed from. Empty: none, or a job that writes none (no run_folder, fast_dev_run, disabled).
   std::string last_checkpoint;
   /// Ranks and observers that did not end within the teardown deadline, and may still run:
   /// `rank 1: on_train_batch_end for 12.0 s`.

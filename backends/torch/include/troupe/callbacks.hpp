@@ -261,7 +261,7 @@ private:
 };
 
 /// Logs `device/process_memory_mib` (resident memory, the most of all ranks' processes) and
-/// `device/process_cpu_percent` (100 per busy core since the step before) in the steps whose values
+/// `device/process_cpu_percent` (100 per busy core since the last report) in the steps whose values
 /// are reported.
 class device_stats_monitor : public callback {
 public:

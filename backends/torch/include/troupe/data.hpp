@@ -187,9 +187,9 @@ public:
   }
   virtual value on_after_batch_transfer(value batch, std::int32_t dataloader) {
     (void)dataloader;
-    /// @}
     return batch;
   }
+  /// @}
   /// JSON text that is saved with a checkpoint and passed back on load.
   virtual std::string state() const { return {}; }
   /// `json`: what state() returned when the checkpoint was taken, never empty. Called on every
@@ -443,9 +443,9 @@ data_ptr csv_data(std::string path, std::string target = {});
 /// `targets` (N, ...), of any type.
 data_ptr tensor_file_data(std::string path);
 /// Characters of a text, or of all texts in a folder (files without extension, or .txt) in the
-/// order of their names. A sample is a window of 64 characters, int64 (N, 64): the newline is 0,
-/// the printable characters of ASCII from blank to tilde are 1 to 95, others are "?". Its target,
-/// of the same shape, has the character after each. The last 16 of each 160 windows are for
+/// order of their names. A sample is a window of 64 characters, int64 (N, 64): newline is 0, blank
+/// to tilde are 1 to 95. A tab is a blank, one outside of ASCII "?", other control characters are
+/// left out. Its target has the character after each. The last 16 of each 160 windows are for
 /// validation, test and prediction. Read when first used. Throws user_error if there is no text.
 data_ptr text_data(std::string path);
 

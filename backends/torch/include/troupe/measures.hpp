@@ -26,7 +26,7 @@ namespace troupe::measures {
 /// - An evaluation that a failure interrupts is repeated from its start. So a measure that is reset
 ///   in the start hook of the evaluation needs no state that survives.
 /// - A measure that is updated in training steps is registered with the module (register_module).
-///   Each step then joins the sums of the ranks, with one collective for all sums of a type. The
+///   Each step then joins the sums of the ranks, with two collectives for all sums of a type. The
 ///   sums are buffers, which are saved, rewound and sent to a rank that joins. They add to the
 ///   module's keys.
 /// - Sums are int64, or float64 where they are not counts, in every precision of the module.
@@ -125,10 +125,10 @@ private:
 /// rest (macro, weighted or none). Predictions are scores between 0 and 1. If a score of an update
 /// lies outside, all of the update are logits: their sigmoid counts, or the softmax over classes.
 /// A class without positive or without negative samples has 0.
-/// - `thresholds` 0: exact. Keeps 8 (classes + 1) bytes per sample, and compute as much for the
-///   samples of all ranks, on each rank. Not a buffer: for evaluation only.
+/// - `thresholds` 0: exact. Keeps 8 (classes + 1) bytes per sample. compute takes about three times
+///   that for the samples of all ranks, on each rank. Not a buffer: for evaluation only.
 /// - `thresholds` n > 1: scores are counted at n thresholds, evenly spaced from 0 to 1. Keeps
-///   16 classes (n + 1) bytes in all.
+///   32 classes (n + 1) bytes in all.
 class auroc final : public measure {
 public:
   /// Throws user_error for impossible options, a negative number of thresholds and 1.
