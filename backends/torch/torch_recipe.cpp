@@ -178,6 +178,11 @@ private:
   std::shared_ptr<partial_state> received_by(const learner_context& context) const {
     if (!context.options.elastic.enabled()) return nullptr;
     const std::lock_guard lock{guard_};
+    // A job does not say when it ends. Another job that still runs and has no learner just now
+    // receives its state from the beginning.
+    std::erase_if(received_, [&](const auto& each) {
+      return each.first.first != context.job && each.second.use_count() == 1;
+    });
     auto& kept = received_[{context.job, context.rank}];
     if (!kept) kept = std::make_shared<partial_state>();
     return kept;
