@@ -9,6 +9,9 @@ namespace troupe::program {
 
 namespace {
 
+constexpr std::chrono::milliseconds slice{100};
+constexpr int slices_max = 10;  // of a wait after `end_soon`
+
 // The characters of each line, without the sequences that only move the cursor or clear.
 std::vector<std::size_t> printed_lengths(std::string_view text) {
   std::vector<std::size_t> lines{0};
@@ -50,8 +53,30 @@ void console::warning(std::string_view text) {
   say(facts_.colour ? "\x1b[33mwarning:\x1b[0m " : "warning: ", text);
 }
 
+// The right to write a line; not locked: the line is dropped.
+std::unique_lock<std::timed_mutex> console::turn(reader is) {
+  std::unique_lock hold{guard_, std::defer_lock};
+  while (!hold.try_lock_for(slice))
+    if (waits_ && is == reader::not_awaited) return hold;
+  if (!wait_for_room(is)) hold.unlock();
+  return hold;
+}
+
+// The caller holds the guard.
+bool console::wait_for_room(reader is) {
+  bool room = facts_.has_room({});
+  if (!room && (is == reader::not_awaited || (ends_soon_ && dropped_))) return false;
+  waits_ = true;
+  for (int waited = 0; !room && waited < slices_max; waited += ends_soon_ ? 1 : 0)
+    room = facts_.has_room(slice);
+  waits_ = false;
+  dropped_ = !room;
+  return room;
+}
+
 void console::progress(std::string_view text) {
-  const std::lock_guard hold{guard_};
+  const auto hold = turn(reader::not_awaited);
+  if (!hold) return;
   if (!facts_.live || !text.starts_with('\r')) return err_(text);
   text.remove_prefix(1);
   auto lengths = printed_lengths(text);
@@ -79,7 +104,8 @@ std::string console::clear_live_text() {
 
 // Clears a live text first; the next `progress` writes it again.
 void console::say(std::string_view before, std::string_view text) {
-  const std::lock_guard hold{guard_};
+  const auto hold = turn(handlers_ > 0 ? reader::not_awaited : reader::awaited);
+  if (!hold) return;
   std::string line{facts_.live ? clear_live_text() : ""};
   line += before;
   line += text;

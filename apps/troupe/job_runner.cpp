@@ -1,5 +1,6 @@
 #include "apps/troupe/job_runner.hpp"
 
+#include "apps/troupe/console.hpp"
 #include "apps/troupe/control_socket.hpp"
 #include "apps/troupe/exit_code.hpp"
 #include "apps/troupe/metrics_server.hpp"
@@ -63,6 +64,7 @@ struct job_runner::state : loop_of_signals {
   bool at_once = false;
 
   void stop(bool now) {
+    console::end_soon();
     stopping = true;
     at_once = at_once || now;
     if (now)
@@ -77,10 +79,13 @@ struct job_runner::state : loop_of_signals {
       // A terminal that is closed sends SIGHUP twice or more: only the first one counts.
       if (number == SIGHUP && first != 0) return listen();
       if (first == 0) first = number;
-      notify(number, ++count);
+      if (++count < 3) stop(count > 1);
+      {
+        const console::no_wait handler;
+        notify(number, count);
+      }
       // The third signal ends the program without a teardown.
       if (count > 2) std::_Exit(exit_code_of_signal(number));
-      stop(count > 1);
       listen();
     });
   }
@@ -88,6 +93,7 @@ struct job_runner::state : loop_of_signals {
 
 job_runner::job_runner(ports world, std::function<void(int signal, int count)> notify) {
   take_signals_back();
+  console::end_soon(false);
   std::signal(SIGPIPE, SIG_IGN);  // Ctrl-C ends the `tee` of a pipeline, too
   state_ = std::make_unique<state>(std::move(world), std::move(notify));
   state_->listen();
@@ -97,7 +103,10 @@ job_runner::~job_runner() = default;
 
 void job_runner::serve(const std::string& folder,
                        std::function<std::string(const std::string& request)> answer) {
-  state_->control.emplace(state_->loop, folder, std::move(answer));
+  state_->control.emplace(state_->loop, folder, [answer = std::move(answer)](const auto& request) {
+    const console::no_wait handler;
+    return answer(request);
+  });
 }
 
 std::uint16_t job_runner::serve_metrics(std::uint16_t port, std::function<std::string()> text) {

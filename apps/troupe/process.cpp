@@ -2,6 +2,7 @@
 
 #include "troupe/failure.hpp"
 
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -54,6 +55,16 @@ winsize size_of_standard_error() {
 std::size_t columns_of_standard_error() { return size_of_standard_error().ws_col; }
 std::size_t rows_of_standard_error() { return size_of_standard_error().ws_row; }
 
+// A pipe with room takes a line of up to 4096 bytes at once. One without a reader is an error at
+// once.
+bool standard_error_has_room(std::chrono::milliseconds wait) {
+  pollfd file{STDERR_FILENO, POLLOUT, 0};
+  int ready = 0;
+  do ready = ::poll(&file, 1, static_cast<int>(wait.count()));
+  while (ready < 0 && errno == EINTR);
+  return ready != 0;
+}
+
 bool is_set(const char* variable) {
   const auto* text = std::getenv(variable);
   return text && *text;
@@ -95,6 +106,7 @@ console::terminal terminal_of_standard_error() {
   facts.colour = facts.live && !is_set("NO_COLOR");
   if (facts.live) facts.columns = columns_of_standard_error;
   if (facts.live) facts.rows = rows_of_standard_error;
+  facts.has_room = standard_error_has_room;
   return facts;
 }
 

@@ -150,9 +150,9 @@ std::string answer_request(const std::string& line, job_runner& runner, const li
   if (command == "stop") {
     const auto now = asked.flag("now");
     if (!now) return answer_text(wrong(R"("now" of stop is no truth value: give true or false)"));
+    runner.stop(*now);
     note(*now ? "asked to end at once, without a checkpoint"
               : "asked to stop: stopping at the next step boundary, with a checkpoint");
-    runner.stop(*now);
     return answer_text(agreed());
   }
   if (command == "scale") {
@@ -162,8 +162,8 @@ std::string answer_request(const std::string& line, job_runner& runner, const li
           wrong(R"("ranks" of scale is no number of ranks: give an integer from 1 on)"));
     if (const auto why = wrong_number(rules, *ranks, live.as_status().shards); !why.empty())
       return answer_text(wrong(fmt::format("the run cannot go on with {} ranks: {}", *ranks, why)));
-    note(fmt::format("asked to go on with {} ranks", *ranks));
     runner.scale(*ranks);
+    note(fmt::format("asked to go on with {} ranks", *ranks));
     return answer_text(agreed());
   }
   return answer_text(

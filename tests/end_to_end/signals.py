@@ -63,6 +63,64 @@ def story_a_reader_of_the_output_that_is_gone_costs_no_work(folder):
     check_stopped(run)
 
 
+def fill(pipe):
+    """Leaves no room in the pipe, so that the next write to it waits for a reader."""
+    own = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)
+    for size in (4096, 1):
+        try:
+            while True:
+                os.write(own, b"x" * size)
+        except BlockingIOError:
+            pass
+    os.close(own)
+
+
+def ended_unread(run, end, *more):
+    """The exit code of a fit whose standard error is a full pipe from step 5 on. `end` ends it then."""
+    fifo = f"{run}.trace"
+    os.mkfifo(fifo)
+    ours, output = os.pipe()
+    words = [PROGRAM, "fit", "--run-dir", run, *SMALL, *ENDLESS, *more, "--trace-hooks", fifo]
+    with subprocess.Popen([str(w) for w in words], stdout=subprocess.DEVNULL, stderr=output,
+                          env=environment({})) as program:
+        with open(fifo, encoding="utf-8") as trace:
+            for line in trace:
+                if json.loads(line)["step"] == 5:
+                    break
+            fill(output)
+            end(program)
+            for line in trace:
+                pass
+        code = program.wait()
+    os.close(ours)
+    os.close(output)
+    return code
+
+
+def story_a_stop_reaches_a_fit_whose_standard_error_is_full(folder):
+    for name, end, code in (("signal", lambda program: program.send_signal(signal.SIGTERM), 143),
+                            ("command", lambda _: check_code(troupe("stop", os.path.join(folder, "command")), 0), 75)):
+        run = os.path.join(folder, name)
+        check_equal(ended_unread(run, end), code)
+        check_stopped(run)
+
+
+def story_a_third_signal_ends_a_program_whose_standard_error_is_full(folder):
+    def end(program):
+        # Signals of one number that are not handled yet count once.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            program.send_signal(number)
+            while pending(program.pid):
+                pass
+
+    def pending(pid):
+        with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+            return any(line.startswith(("SigPnd", "ShdPnd")) and int(line.split()[1], 16) for line in status)
+
+    stall = "stall@rank=0,hook=training_step,step=6,ms=3600000"
+    check_equal(ended_unread(os.path.join(folder, "run"), end, "--fault", stall), 130)
+
+
 def story_under_nohup_sighup_does_not_stop_a_fit(folder):
     run = os.path.join(folder, "run")
     traced = Traced(run, before=["nohup"])

@@ -1,6 +1,8 @@
 // Goal: the console clears its progress line on a terminal whose width changes.
 #include "apps/troupe/console.hpp"
 
+#include <atomic>
+#include <thread>
 #include <vector>
 
 #include "tests/support/catch.hpp"
@@ -75,4 +77,61 @@ TEST_CASE("a quiet console drops notes and prints warnings", "[console]") {
   t.screen.note("dropped");
   t.screen.warning("said");
   CHECK(t.writes == std::vector<std::string>{"\r\x1b[Kwarning: said\n"});
+}
+
+namespace {
+
+// Standard error with a reader that may pause.
+struct paused_reader {
+  std::atomic<bool> reads{false};
+  std::atomic<bool> asked{false};  // a line waits for room
+  std::vector<std::string> writes;
+  console screen{[](std::string_view) {},
+                 [this](std::string_view text) { writes.emplace_back(text); },
+                 {.has_room = [this](std::chrono::milliseconds wait) {
+                   asked = asked || wait.count() > 0;
+                   std::this_thread::yield();
+                   return reads.load();
+                 }}};
+  ~paused_reader() { console::end_soon(false); }
+
+  std::thread warn() {
+    std::thread other{[this] { screen.warning("late"); }};
+    while (!asked) std::this_thread::yield();
+    return other;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("standard error is full: progress and notes of handlers do not wait", "[console]") {
+  paused_reader t;
+  t.screen.progress("step 1\n");
+  {
+    const console::no_wait handler;
+    t.screen.note("SIGTERM: stopping");
+  }
+  CHECK(t.writes.empty());
+  auto other = t.warn();
+  t.screen.progress("step 2\n");
+  {
+    const console::no_wait handler;
+    t.screen.note("SIGTERM: ending");
+  }
+  t.reads = true;
+  other.join();
+  t.screen.note("the end");
+  CHECK(t.writes == std::vector<std::string>{"warning: late\n", "the end\n"});
+}
+
+TEST_CASE("the program is to end: lines that wait for the reader are dropped", "[console]") {
+  paused_reader t;
+  auto other = t.warn();
+  console::end_soon();
+  other.join();
+  t.screen.error("the next line does not wait");
+  CHECK(t.writes.empty());
+  t.reads = true;
+  t.screen.note("the end");
+  CHECK(t.writes == std::vector<std::string>{"the end\n"});
 }
