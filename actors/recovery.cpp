@@ -83,7 +83,7 @@ std::map<std::string, std::string> recovery::why_forming(std::int64_t committed)
 }
 
 void recovery::add_to(stable_hasher& hash) const {
-  hash.add(must_end_).add(durable_).add(ended_.size());
+  hash.add(must_end_).add(aborted_).add(durable_).add(ended_.size());
   hash.add(budget_.committed_at_failure());
 }
 

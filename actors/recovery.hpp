@@ -45,6 +45,9 @@ public:
   /// A failure came that no restart cures: the job ends with this generation.
   void end_job() { must_end_ = true; }
   bool must_end() const { return must_end_; }
+  /// The caller wants the job to end at once.
+  void abort() { must_end_ = aborted_ = true; }
+  bool aborted() const { return aborted_; }
   /// Whether the job may form another generation after this one, whose failures are known.
   bool may_restart(const situation& now) const;
   /// Ranks that have not closed run hooks, within the limit of a hook, and will close after them.
@@ -79,6 +82,7 @@ private:
   std::chrono::nanoseconds now_{0};
   std::int64_t durable_ = 0;
   bool must_end_ = false;
+  bool aborted_ = false;
   std::vector<supervision::generation_end> ended_;
 };
 

@@ -14,6 +14,7 @@
 // closing   closed_generation, from all    forming: start_rank for lost and moved ranks,
 //                                            form_generation; tearing if the job is over: tear_down
 // tearing   rank_down, process_changed     flushing_checkpointer: flush_checkpointer, once all end
+// flushing_checkpointer  request_abort       the same: arm, with the limit of a teardown
 // flushing_checkpointer  checkpointer_done   flushing_observers: flush_observers
 // flushing_observers     observers_done      done: complete
 //

@@ -57,12 +57,17 @@ failure other_state(const membership& members, const member& m, const generation
   return what;
 }
 
-failure checkpoints_late(const deadlines& limits, std::int64_t committed, generation_id now) {
+std::string flush_limit(const deadlines& limits, bool aborted) {
+  const auto ms = [](auto limit) { return limit.count() / 1'000'000; };
+  if (aborted) return fmt::format("{} ms after the job was aborted", ms(limits.teardown));
+  return fmt::format("{} ms; look at the disk, or raise time.hook_limit_seconds", ms(limits.flush));
+}
+
+failure checkpoints_late(const std::string& limit, std::int64_t committed, generation_id now) {
   auto what = make_failure(
       failure_kind::deadline,
-      fmt::format("the last checkpoint is not durable: its storage operation did not end within {} "
-                  "ms; look at the disk, or raise time.hook_limit_seconds",
-                  limits.flush.count() / 1'000'000));
+      fmt::format("the last checkpoint is not durable: its storage operation did not end within {}",
+                  limit));
   what.code = errc::checkpoint;
   what.hook = "save_checkpoint";
   what.step = committed;
@@ -309,9 +314,17 @@ void supervisor_machine::handle(const rank_failed& e, actions& out) {
 }
 
 void supervisor_machine::handle(const request_abort& e, actions& out) {
-  if (phase_ == phase::idle || over(phase_)) return;
-  if (phase_ == phase::closing && (current_.over || recovery_.must_end())) return;
-  recovery_.end_job();
+  if (phase_ == phase::idle || phase_ > phase::flushing_checkpointer) return;
+  const bool ends = phase_ == phase::closing && (current_.over || recovery_.must_end());
+  const bool known = recovery_.aborted();
+  recovery_.abort();
+  if (phase_ == phase::flushing_checkpointer) {
+    // Not for each request that is repeated: that would extend the wait.
+    const bool saved = std::exchange(rules_.saves, false);
+    if (!known || saved) out.arm(limits_.teardown);
+    return;
+  }
+  if (known || ends) return;
   auto what = make_failure(e.kind, e.why);
   what.generation = generation().value();
   what.step = committed_.steps;
@@ -411,7 +424,9 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
     case phase::flushing_checkpointer:
       sometimes(true, coverage_point::flush_in_vain);
       survivors_.push_back("checkpointer: still writing");
-      handle(supervision::trouble{checkpoints_late(limits_, committed_.steps, generation()), true},
+      handle(supervision::trouble{checkpoints_late(flush_limit(limits_, recovery_.aborted()),
+                                                   committed_.steps, generation()),
+                                  true},
              out);
       handle(supervision::checkpointer_done{}, out);
       break;

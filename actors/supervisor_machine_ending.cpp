@@ -136,7 +136,8 @@ void supervisor_machine::flush_if_all_gone(actions& out) {
   if (members_.there() > 0 || !placements_.all().empty()) return;
   phase_ = phase::flushing_checkpointer;
   out.add(supervision::flush_checkpointer{});
-  out.arm(limits_.flush);
+  // After an abort, too, the checkpoint that rank 0 saves because the job fails is waited for.
+  out.arm(recovery_.aborted() && !rules_.saves ? limits_.teardown : limits_.flush);
 }
 
 void supervisor_machine::handle(const supervision::checkpointer_done& e, actions& out) {

@@ -44,6 +44,7 @@ std::uint64_t supervisor_machine::digest() const {
     hash.add(std::string_view{m.unresponsive});
   }
   if (scales_) hash.add(scales_);
+  if (recovery_.aborted()) hash.add(true).add(rules_.saves);
   failures_.add_to(hash);
   for (const auto& s : survivors_) hash.add(std::string_view{s});
   if (rules_.elastic.enabled()) {

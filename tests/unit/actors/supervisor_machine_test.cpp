@@ -9,8 +9,8 @@ using namespace troupe;
 namespace {
 
 struct supervised {
-  explicit supervised(std::int32_t world = 2)
-      : ranks(world), machine(job_id{1}, world, derive({})) {}
+  explicit supervised(std::int32_t world = 2, supervision::rules rules = {})
+      : ranks(world), machine(job_id{1}, world, derive({}), std::move(rules)) {}
   std::int32_t ranks;
   supervisor_machine machine;
   std::vector<supervision::action> last;
@@ -57,6 +57,19 @@ struct supervised {
     for (auto a = last.rbegin(); a != last.rend(); ++a)
       if (const auto* x = std::get_if<supervision::arm>(&*a)) return x->id;
     return 0;
+  }
+  std::chrono::nanoseconds armed() const {
+    for (auto a = last.rbegin(); a != last.rend(); ++a)
+      if (const auto* x = std::get_if<supervision::arm>(&*a)) return x->delay;
+    return {};
+  }
+  // All ranks close if they have to, and end. Then the checkpointer finishes.
+  void end_ranks() {
+    if (machine.phase() == supervision::phase::closing)
+      for (std::int32_t r = 0; r < ranks; ++r) on(closed_generation{of(r, 0)});
+    for (std::int32_t r = 0; r < ranks; ++r) on(torn_down{of(r, 0), {}, {}, {}});
+    for (std::int32_t r = 0; r < ranks; ++r) on(supervision::rank_down{r, ""});
+    REQUIRE(machine.phase() == supervision::phase::flushing_checkpointer);
   }
   void fail(std::int32_t rank, std::int64_t step) {
     failure bad;
@@ -207,4 +220,69 @@ TEST_CASE("a rank that closes late but ends in time is not listed as a survivor"
     CHECK(s.completed()->survivors ==
           (comes_out ? texts{} : texts{"rank 1: on_exception for 2.0 s"}));
   }
+}
+
+TEST_CASE("abort: the checkpointer has the time of a teardown to finish", "[supervisor]") {
+  supervised s;
+  s.form();
+  s.on(request_abort{"enough"});
+  s.end_ranks();
+  CHECK(s.armed() == derive({}).teardown);
+  s.on(deadline_passed{s.deadline()});
+  s.on(supervision::observers_done{});
+  REQUIRE(s.completed());
+  CHECK(s.completed()->first->kind == failure_kind::aborted);
+  REQUIRE(s.completed()->late.size() == 1);
+  CHECK(s.completed()->late[0].what ==
+        "the last checkpoint is not durable: its storage operation did not end within 2000 ms "
+        "after the job was aborted");
+}
+
+TEST_CASE("abort after another failure, and abort in the teardown: the same", "[supervisor]") {
+  for (const bool closes : {true, false}) {
+    supervised s;
+    s.form();
+    if (closes) s.fail(0, 0);
+    if (!closes)
+      for (std::int32_t r : {0, 1}) s.on(rank_finished{s.of(r, 0)});
+    s.on(request_abort{"enough"});
+    s.end_ranks();
+    CHECK(s.armed() == derive({}).teardown);
+  }
+}
+
+TEST_CASE("abort while the checkpointer finishes: once, the wait becomes short", "[supervisor]") {
+  for (const bool in_time : {true, false}) {
+    supervised s;
+    s.form();
+    for (std::int32_t r : {0, 1}) s.on(rank_finished{s.of(r, 0)});
+    s.end_ranks();
+    CHECK(s.armed() == derive({}).flush);
+    const auto late = s.deadline();
+    s.on(request_abort{"enough"});
+    CHECK(s.armed() == derive({}).teardown);
+    CHECK(s.deadline() > late);
+    const auto soon = s.deadline();
+    s.on(request_abort{"enough"});
+    CHECK(s.last.empty());
+    if (in_time) s.on(supervision::checkpointer_done{});
+    if (!in_time) s.on(deadline_passed{soon});
+    s.on(supervision::observers_done{});
+    REQUIRE(s.completed());
+    CHECK((s.completed()->status == job_outcome::ending::failed) == !in_time);
+    CHECK((s.completed()->first && s.completed()->first->code == errc::checkpoint) == !in_time);
+  }
+}
+
+TEST_CASE("abort of a job that saves its last point: the checkpointer has its whole time",
+          "[supervisor]") {
+  supervised s{2, {.saves = true}};
+  s.form();
+  s.on(request_abort{"enough"});
+  s.end_ranks();
+  CHECK(s.armed() == derive({}).flush);
+  s.on(request_abort{"I mean it"});
+  CHECK(s.armed() == derive({}).teardown);
+  s.on(request_abort{"I mean it"});
+  CHECK(s.last.empty());
 }
