@@ -126,10 +126,8 @@ checkpoint_policy policy_of(const std::string& run, const schema& known, const c
 }
 
 std::optional<double> monitored(const listed_checkpoint& one, const checkpoint_policy& policy) {
-  const auto& logged = one.what.loop.last;
-  const auto found = logged.find(policy.monitor);
-  if (!one.damage.empty() || found == logged.end()) return {};
-  return found->second;
+  if (!one.damage.empty()) return {};
+  return monitored_by(policy.monitor, one.what.loop);
 }
 
 std::optional<std::int64_t> best_step(const std::vector<listed_checkpoint>& all,

@@ -250,7 +250,8 @@ private:
     }
     const bool aborted = result.status == job_outcome::ending::failed && runner.ended_at_once();
     if (aborted || (result.failed_with && result.failed_with->code == errc::checkpoint))
-      around_.screen.note(saved_note(result.loop.steps, newest_checkpoint(), plan_.folder));
+      around_.screen.note(
+          saved_note(result.loop.steps, newest_checkpoint(), plan_.folder, around_.name));
     try {
       print(result, text, aborted);
     } catch (const user_error&) {

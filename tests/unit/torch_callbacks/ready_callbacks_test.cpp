@@ -2,6 +2,7 @@
 // PyTorch 2.13.
 #include <nlohmann/json.hpp>
 
+#include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "backends/torch/callback_catalog.hpp"
 #include "backends/torch/report_monitor.hpp"
@@ -9,6 +10,7 @@
 #include "tests/unit/torch_callbacks/resumed.hpp"
 #include "troupe/callbacks.hpp"
 #include "troupe/measures.hpp"
+#include "troupe/trainer.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -523,6 +525,25 @@ TEST_CASE("policies made from texts are those made from options") {
                                     .maximize = true}}}));
   CHECK(options_by({named_callback("model_checkpoint"), named_callback("early_stopping")}) ==
         options_by({early_stopping{}}));
+}
+
+TEST_CASE("the best checkpoint has the weights of its loss, also from inside an epoch") {
+  const temporary_folder folder;
+  const auto data = std::make_shared<table_data>(40, 4, 8);
+  auto options = quick(2, 2, 99);
+  options.max_epochs = 3;  // of 10 steps
+  options.val_check_interval = 0.4;
+  const auto ended =
+      trainer{options, {.run_folder = folder.path().string()}}.fit<regression>(data_ptr{data});
+  REQUIRE(ended.ok());
+  const auto best = std::make_shared<const snapshot>(read_checkpoint(ended.best_checkpoint));
+  const torch::NoGradGuard no_grad;
+  regression module;
+  const auto weights = weights_of(best);
+  for (auto& one : module.named_parameters()) one.value().copy_(weights.at(one.key()));
+  const auto& judged = data->held_out();
+  const auto loss = fn::mse_loss(module.net->forward(judged.inputs), judged.targets);
+  CHECK(loss.item<double>() == Approx(best->loop.last.at("val/loss")).epsilon(1e-5));
 }
 
 TEST_CASE("impossible texts of callbacks are user_errors that list what is possible") {
