@@ -59,16 +59,10 @@ struct checkpoint_policy {
   bool on_exception = false;
   std::int32_t keep_last = 1;  ///< at least 1
   std::int32_t keep_best = 1;  ///< at least 0
-<<<<<<< HEAD
   /// The logged value that keep_best compares. A checkpoint is among the best only if the value was
   /// measured of its weights: by a validation at its step, or in training of its epoch. A monitor
-  /// other than the default that was not logged by the end of the
-  /// first epoch is an error that lists the logged names.
-=======
-  /// The logged value that keep_best compares. Checkpoints before its first value are not among the
-  /// best. One other than the default that is not logged at the end of the first epoch with a
-  /// validation is an error that lists the logged names; with val_check_time nothing looks for it.
->>>>>>> abc2c55d (headers: correct comments that the code contradicts)
+  /// other than the default that is not logged at the end of the first epoch with a validation is
+  /// an error that lists the logged names; with val_check_time nothing looks for it.
   std::string monitor = "val/loss";
   /// Whether a greater value of `monitor` is better.
   bool maximize = false;
