@@ -205,7 +205,10 @@ void torch_learner::forget_step() {
 void torch_learner::handle(const hooks::rewind&) {
   if (!kept_) refuse_to_rewind("it has not passed one");
   if (torn_) refuse_to_rewind("its weights were being updated");
-  if (step_end_due_) refuse_to_rewind("on_train_batch_end did not return after the step");
+  const bool behind = callbacks_behind_ && kept_->callbacks.any;
+  if (step_end_due_ && (behind || !was_interrupted()))
+    refuse_to_rewind("on_train_batch_end did not return after the step");
+  step_end_due_ = callbacks_behind_ = false;
   check_schedulers();
   forget_step();
   why_ended_ = stop_reason::none;
@@ -280,7 +283,7 @@ void torch_learner::step_updated(const position& at) {
 // The step's state is complete, but for what on_train_batch_end makes of it.
 void torch_learner::complete_step() {
   torn_ = false;
-  step_end_due_ = true;
+  step_end_due_ = callbacks_behind_ = true;
   keep_point();
 }
 

@@ -241,7 +241,7 @@ void torch_learner::take_everything(snapshot& from) {
   if (const auto kept = state.value("data", std::string{}); data_ && !kept.empty())
     data_->load_state(kept);
   callbacks_.load(*module_, state, from.optimizer);
-  step_end_due_ = false;
+  step_end_due_ = callbacks_behind_ = false;
   wants_stop_ = state.value("wants_stop", false);
   take_gradients(from.optimizer);
   if (const auto kept = state.value("log", json::object()); !kept.empty()) {

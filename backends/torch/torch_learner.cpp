@@ -162,6 +162,19 @@ std::chrono::nanoseconds torch_learner::clock() const {
   return about_.now ? about_.now() : std::chrono::steady_clock::now().time_since_epoch();
 }
 
+// The last hook that failed waited for a rank that was lost. So the others fail there as well, and
+// what the hook has done is undone on all.
+bool torch_learner::was_interrupted() const {
+  if (!thrown_) return false;
+  try {
+    std::rethrow_exception(thrown_);
+  } catch (const generation_closed&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 // The first of several optimizers, loaders or parts in time draws as a single one does.
 std::string torch_learner::purpose_of(std::string_view hook, std::string_view what,
                                       std::int64_t number) {

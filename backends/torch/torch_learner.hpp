@@ -263,6 +263,7 @@ private:
   void step_updated(const position& at);
   void complete_step();
   void keep_end_of_step();
+  bool was_interrupted() const;
   void make_point_equal();
   void keep_buffers();
   void keep_weights();
@@ -367,10 +368,11 @@ private:
   // Recovery.
   std::shared_ptr<communicator> world_;
   std::unique_ptr<learner_point> kept_;
-  bool tensors_kept_ = false;     // the point has the tensors as they are now
-  bool step_end_due_ = false;     // a step is done, and on_train_batch_end is not
-  bool torn_ = false;             // the weights may be neither of the last point nor of a step
-  bool step_schedulers_ = false;  // a step ends with its schedulers
+  bool tensors_kept_ = false;      // the point has the tensors as they are now
+  bool callbacks_behind_ = false;  // a step is done, and the callbacks' on_train_batch_end is not
+  bool step_end_due_ = false;      // a step is done, and on_train_batch_end is not
+  bool torn_ = false;              // the weights may be neither of the last point nor of a step
+  bool step_schedulers_ = false;   // a step ends with its schedulers
   // All ranks' step_book_ and epoch_book_, as of the last exchange; null: none in this epoch.
   std::shared_ptr<const std::vector<std::vector<std::byte>>> books_;
   bool books_of_step_ = false;  // that exchange was in the last step
