@@ -19,29 +19,30 @@ using nlohmann::json;
 constexpr const char* of_parameters = "requires_grad";
 constexpr const char* of_modules = "training";
 
-std::vector<std::string> parameters_of(const torch::nn::Module& module) {
+std::vector<std::string> names_of_parameters(const torch::nn::Module& module) {
   return module.named_parameters().keys();
 }
 
-std::vector<std::string> modules_of(const torch::nn::Module& module) {
+std::vector<std::string> names_of_modules(const torch::nn::Module& module) {
   return module.named_modules().keys();
 }
 
-json changes(const std::vector<std::string>& names, const std::vector<bool>& before,
-             const std::vector<bool>& now) {
+json differences(const std::vector<std::string>& names, const std::vector<bool>& before,
+                 const std::vector<bool>& now) {
   auto all = json::object();
   for (std::size_t i = 0; i < names.size() && i < before.size() && i < now.size(); ++i)
     if (before[i] != now[i]) all[names[i]] = static_cast<bool>(now[i]);
   return all;
 }
 
-void change(std::vector<bool>& flags, const std::vector<std::string>& names, const json& changes) {
+void set_changed(std::vector<bool>& flags, const std::vector<std::string>& names,
+                 const json& changes) {
   for (std::size_t i = 0; i < names.size() && i < flags.size(); ++i)
     if (const auto found = changes.find(names[i]); found != changes.end())
       flags[i] = found->get<bool>();
 }
 
-std::vector<at::Tensor>& parameters_of(torch::optim::Optimizer& optimizer, std::size_t group) {
+std::vector<at::Tensor>& group_to_extend(torch::optim::Optimizer& optimizer, std::size_t group) {
   if (group == optimizer.param_groups().size())
     optimizer.add_param_group(torch::optim::OptimizerParamGroup{std::vector<at::Tensor>{}});
   return optimizer.param_groups().at(group).params();
@@ -73,18 +74,19 @@ json flag_changes(const torch::nn::Module& module, const module_flags& before,
                   const module_flags& now) {
   auto all = json::object();
   if (before.requires_grad != now.requires_grad)
-    all[of_parameters] = changes(parameters_of(module), before.requires_grad, now.requires_grad);
+    all[of_parameters] =
+        differences(names_of_parameters(module), before.requires_grad, now.requires_grad);
   if (before.training != now.training)
-    all[of_modules] = changes(modules_of(module), before.training, now.training);
+    all[of_modules] = differences(names_of_modules(module), before.training, now.training);
   return all;
 }
 
 module_flags with_changes(const torch::nn::Module& module, module_flags flags,
                           const json& changes) {
   if (const auto found = changes.find(of_parameters); found != changes.end())
-    change(flags.requires_grad, parameters_of(module), *found);
+    set_changed(flags.requires_grad, names_of_parameters(module), *found);
   if (const auto found = changes.find(of_modules); found != changes.end())
-    change(flags.training, modules_of(module), *found);
+    set_changed(flags.training, names_of_modules(module), *found);
   return flags;
 }
 
@@ -139,7 +141,7 @@ void add_parameters(optimizers& all, const torch::nn::Module& module, const json
   const auto known = module.named_parameters();
   for (std::size_t i = 0; i < added.size() && i < all.all().size(); ++i)
     for (std::size_t g = 0; g < added[i].size(); ++g) {
-      auto& here = parameters_of(*all.all()[i].optimizer, g);
+      auto& here = group_to_extend(*all.all()[i].optimizer, g);
       for (const auto& name : added[i][g]) {
         const auto* one = known.find(name.get<std::string>());
         if (!one)
