@@ -381,7 +381,7 @@ private:
 
   // What hooks change of the module and its optimizers.
   std::optional<module_flags> at_start_;           // after on_train_start
-  group_sizes groups_at_start_;                    // before it
+  group_sizes groups_at_start_;                    // without parameters that hooks added
   std::optional<module_flags> before_evaluation_;  // of the validation in progress
   std::string hook_changes_;                       // in the checkpoint; due after on_train_start
 
