@@ -62,15 +62,20 @@ std::vector<early_stopping_state> stop_early_states(std::span<const early_stoppi
   return all;
 }
 
+void check_monitors(std::span<const early_stopping_options> options, const metrics& logged) {
+  for (const auto& one : options)
+    if (!logged.contains(one.monitor))
+      throw user_error(
+          errc::bad_configuration,
+          fmt::format("early stopping monitors \"{}\", which no hook logged ({}): log it, or "
+                      "monitor one of those",
+                      one.monitor, names_of(logged)));
+}
+
 bool check_early_stopping(const early_stopping_options& options, early_stopping_state& state,
                           const metrics& logged) {
+  check_monitors({&options, 1}, logged);
   const auto found = logged.find(options.monitor);
-  if (found == logged.end())
-    throw user_error(
-        errc::bad_configuration,
-        fmt::format("early stopping monitors \"{}\", which no hook logged ({}): log it "
-                    "in a validation hook or monitor one of those",
-                    options.monitor, names_of(logged)));
   if (improved(options, state, found->second)) {
     state.best = found->second;
     state.has_best = true;

@@ -18,10 +18,12 @@ namespace troupe {
 std::vector<early_stopping_state> stop_early_states(std::span<const early_stopping_options> options,
                                                     std::vector<early_stopping_state> saved);
 
-/// One check of an early-stopping decider, made when a validation has ended. Changes `state`; true
-/// when the run is to end. Improved: better than the best so far by more than `min_delta`; the
-/// first number always is. NaN never is. Throws user_error (bad_configuration) that lists what was
-/// logged when the monitor is not among `logged`.
+/// Throws user_error (bad_configuration) that lists what was logged when a monitor is not among
+/// `logged`.
+void check_monitors(std::span<const early_stopping_options> options, const metrics& logged);
+/// One check of an early-stopping decider, made when a validation or an epoch has ended. Changes
+/// `state`; true when the run is to end. Improved: better than the best so far by more than
+/// `min_delta`; the first number always is. NaN never is. Throws as check_monitors does.
 bool check_early_stopping(const early_stopping_options& options, early_stopping_state& state,
                           const metrics& logged);
 

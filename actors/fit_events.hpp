@@ -39,7 +39,9 @@ namespace fit_events {
 /// The generation is active: begin. Once.
 struct begin {};
 /// The rank joins others that have a point already: run the set-up hooks, without them. Once.
-struct set_up {};
+struct set_up {
+  bool trained = true;  ///< on_train_start has run at the point that the others are at
+};
 /// The generation is active: go on from the point, whose state the learner has. After
 /// fit_machine::rewind or adopt.
 struct resume {};

@@ -3,6 +3,7 @@
 #include "actors/deciders.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe {
 
@@ -45,10 +46,17 @@ void hook_requests::take(const hook_outcome& outcome) {
   validate |= outcome.validation_due;
 }
 
+void hook_requests::take(loop_state& restored, bool again) {
+  const auto waiting = std::exchange(restored.pending_stop, std::uint8_t{0});
+  const auto ended = std::exchange(restored.ended_by, std::uint8_t{0});
+  stop = static_cast<stop_reason>(again && waiting == 0 ? ended : waiting);
+}
+
 void hook_requests::stop_early(const fit_plan& plan, bool validated, loop_state& loop) {
   for (std::size_t i = 0; i < plan.stop_early.size(); ++i) {
     const auto& entry = plan.stop_early[i];
-    if (!validated && !loop.last.contains(entry.monitor)) continue;
+    const bool due = loop.of_validation.contains(entry.monitor) == validated;
+    if (!due || !loop.last.contains(entry.monitor)) continue;
     if (check_early_stopping(entry, loop.early_stopping[i], loop.last) && stop == stop_reason::none)
       stop = stop_reason::early_stopping;
   }
@@ -153,7 +161,7 @@ bool fit_intervals::may_stop() const {
 
 loop_state fit_intervals::saved_loop(const hook_requests& requests) const {
   auto loop = loop_;
-  if (!may_stop()) loop.pending_stop = static_cast<std::uint8_t>(requests.stop);
+  (may_stop() ? loop.ended_by : loop.pending_stop) = static_cast<std::uint8_t>(requests.stop);
   return loop;
 }
 

@@ -33,8 +33,10 @@ struct hook_requests {
   bool save = false;                     ///< by the clock
   bool validate = false;                 ///< by the clock
   void take(const hook_outcome& outcome);
-  // After a validation; in a fit without validations (`validated` false) after an epoch, for the
-  // values that there are.
+  /// Takes the stop that a checkpoint keeps out of its loop; `again`: the job wrote it itself.
+  void take(loop_state& restored, bool again);
+  /// After a validation for the values that validations log, after an epoch (`validated` false) for
+  /// all others.
   void stop_early(const fit_plan& plan, bool validated, loop_state& loop);
   friend bool operator==(const hook_requests&, const hook_requests&) = default;
 };

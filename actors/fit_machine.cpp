@@ -70,7 +70,7 @@ void fit_machine::on(const fit_event& event, std::vector<fit_action>& out) {
     actions& out;
 
     void operator()(const fit_events::begin&) { self.begin(out); }
-    void operator()(const fit_events::set_up&) { self.set_up(out); }
+    void operator()(const fit_events::set_up& e) { self.set_up(e.trained, out); }
     void operator()(const fit_events::resume&) { self.resume(out); }
     void operator()(const fit_events::ran& e) { self.ran(e.handled, e.outcome, out); }
     void operator()(const propose_stop&) { self.vote_on_stop(out); }
@@ -87,8 +87,9 @@ void fit_machine::begin(actions& out) {
   emit(out);
 }
 
-void fit_machine::set_up(actions& out) {
+void fit_machine::set_up(bool trained, actions& out) {
   joins_ = true;
+  trained_ = trained;
   begin(out);
 }
 
@@ -212,7 +213,7 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
   if (outcome.restored && !plan_->resume.empty() &&
       phase_ == (fit ? phase::launch : phase::prepare)) {
     loop_ = *outcome.restored;
-    requests_.stop = static_cast<stop_reason>(std::exchange(loop_.pending_stop, std::uint8_t{0}));
+    requests_.take(loop_, plan_->begins_again);
     loop_.early_stopping = stop_early_states(plan_->stop_early, std::move(loop_.early_stopping));
     if (const auto& name = plan_->checkpoint.monitor;
         loop_.last.contains(name) && loop_.monitored.monitor != name)
@@ -224,7 +225,10 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
   loop_.cursor += outcome.samples;
   applied_ = plan_->keeps_points && phase_ == phase::window && (applied_ || outcome.samples > 0);
   if (outcome.logged.empty() || phase_ == phase::sanity) return;
-  for (const auto& [key, number] : outcome.logged) loop_.last[key] = number;
+  for (const auto& [key, number] : outcome.logged) {
+    loop_.last[key] = number;
+    if (phase_ == phase::validation) loop_.of_validation.insert(key);
+  }
   auto where = at();
   if (phase_ == phase::window) ++where.step;
   if (phase_ == phase::validation) where.batch = batch_;  // a step may have several
@@ -300,7 +304,7 @@ void fit_machine::launched(actions& out) {
     check_lengths(*plan_, optimizers_, intervals(), loop_);
   }
   if (joins_) {
-    if (plan_->purpose == stage::train) return enter(phase::train_start);
+    if (plan_->purpose == stage::train && trained_) return enter(phase::train_start);
     phase_ = phase::at_point;
     out.emplace_back(fit_actions::is_set_up{});
     return;
@@ -314,7 +318,7 @@ void fit_machine::started() {
   batch_ = loop_.batch;
   if (intervals().train_batches() == 0 || intervals().limits_reached())
     return end(stop_reason::none);
-  if (plan_->resume.empty() && intervals().batches_of(stage::sanity) > 0)
+  if (last_saved_ == undefined && intervals().batches_of(stage::sanity) > 0)
     enter_evaluation(phase::sanity);
   else
     enter(phase::train_start);
@@ -328,8 +332,11 @@ void fit_machine::boundary() {
 }
 
 void fit_machine::epoch_ended() {
-  if (intervals().validation_interval() == 0) requests_.stop_early(*plan_, false, loop_);
-  if (intervals().validation_was_due()) check_monitor(plan_->checkpoint, loop_.last);
+  if (intervals().validation_was_due()) {
+    check_monitor(plan_->checkpoint, loop_.last);
+    if (intervals().validation_interval() > 0) check_monitors(plan_->stop_early, loop_.last);
+  }
+  requests_.stop_early(*plan_, false, loop_);
   ++loop_.epoch;
   loop_.earlier_batches += loop_.batch;
   loop_.batch = 0;

@@ -62,7 +62,7 @@ private:
   using actions = std::vector<fit_action>;
 
   void begin(actions& out);
-  void set_up(actions& out);
+  void set_up(bool trained, actions& out);
   void resume(actions& out);
   void go_on();
   void vote_on_stop(actions& out);

@@ -217,11 +217,12 @@ std::vector<hook> fit_machine::segment() const {
       if (!closing_) break;
       hook_sequences::close_evaluation(where, out);
       where.stage = stage::train;
+      where.batch = batch_;
       if (validates) add_plateau_step(optimizers_, where, out);
       break;
     case phase::epoch_end:
       hook_sequences::epoch_end(optimizers_, where, out);
-      if (intervals().validation_interval() == 0) add_plateau_step(optimizers_, where, out);
+      add_plateau_step(optimizers_, where, out);
       break;
     case phase::checkpoint:
     case phase::last_checkpoint:
@@ -251,6 +252,7 @@ std::uint64_t fit_machine::digest() const {
   for (const auto& [key, number] : loop_.last) h.add(key).add(number);
   if (const auto& at = loop_.monitored; !at.monitor.empty())
     h.add(at.monitor).add(at.step).add(at.epoch);
+  for (const auto& name : loop_.of_validation) h.add(name);
   for (const auto& one : loop_.early_stopping) h.add(one.best).add(one.has_best).add(one.waited);
   h.add(loaders_.all.size());
   for (const auto& one : loaders_.all)

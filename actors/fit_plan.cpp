@@ -215,6 +215,7 @@ std::uint64_t fit_plan::digest() const {
   h.add(checkpoint.keep_last).add(checkpoint.keep_best).add(checkpoint.monitor);
   h.add(checkpoint.maximize).add(resume).add(one_hook_per_run);
   if (keeps_points) h.add(keeps_points);
+  if (begins_again) h.add(begins_again);
   if (min_epochs > 0 || min_steps > 0) h.add(min_epochs).add(min_steps);
   if (check_val_every_n_epoch != 1) h.add(check_val_every_n_epoch);
   if (val_by_time) h.add(val_by_time);
@@ -249,6 +250,7 @@ std::ostream& operator<<(std::ostream& out, const fit_plan& plan) {
   if (plan.check_val_every_n_epoch != 1) out << " in epochs of " << plan.check_val_every_n_epoch;
   if (plan.val_by_time) out << " by time";
   if (!plan.resume.empty()) out << " resume " << plan.resume;
+  if (plan.begins_again) out << " again";
   if (plan.one_hook_per_run) out << " one_hook_per_run";
   return out;
 }

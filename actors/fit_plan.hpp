@@ -45,6 +45,7 @@ struct fit_plan {
   checkpoint_policy checkpoint;
   /// The checkpoint a fit goes on from, or whose weights are evaluated; empty: none.
   std::string resume;
+  bool begins_again = false;      ///< `resume` is of the same job, which no rank's state outlived
   bool one_hook_per_run = false;  ///< a run per hook (an optimizer_step keeps its closure)
   std::int64_t run_batches =
       64;  ///< the most micro-batches of one run, so that observers are notified often

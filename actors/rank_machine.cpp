@@ -73,7 +73,7 @@ void rank_machine::handle(const ranks::opened& e, actions& out) {
   if (!holds_base()) {
     phase_ = phase::setting_up;
     used_ = true;
-    return feed(fit_events::set_up{}, out);
+    return feed(fit_events::set_up{here_.base.trained}, out);
   }
   if (here_.held_by_all()) return is_prepared(out);
   restore(out);
@@ -371,7 +371,10 @@ void rank_machine::begin_anew() {
   digest_.clear();
   if (mine_.generation <= generation_id{1}) return;
   auto plan = *plan_.fit;
-  if (!here_.resume.empty()) plan.resume = here_.resume;
+  if (!here_.resume.empty() && here_.resume != plan.resume) {
+    plan.resume = here_.resume;
+    plan.begins_again = true;
+  }
   fit_ = fit_machine(shared_value<fit_plan>(std::move(plan)));
 }
 

@@ -24,7 +24,7 @@ using nlohmann::ordered_json;
 constexpr std::string_view trailer_begin = ",\n \"hash\": \"";
 constexpr std::string_view trailer_end = "\"\n}\n";
 constexpr std::size_t hash_digits = 32;
-constexpr int pending_stop_max = 2;  // stop_reason::early_stopping
+constexpr int kept_stop_max = 2;  // stop_reason::early_stopping
 
 std::string hash_of(std::string_view text) {
   content_hash hash;
@@ -55,6 +55,8 @@ ordered_json render(const loop_state& loop) {
                       {"samples", loop.samples},     {"earlier_batches", loop.earlier_batches},
                       {"validated", loop.validated}, {"pending_stop", loop.pending_stop},
                       {"last", std::move(last)},     {"early_stopping", std::move(stopping)}};
+  if (!loop.of_validation.empty()) all["of_validation"] = loop.of_validation;
+  if (loop.ended_by != 0) all["ended_by"] = loop.ended_by;
   if (const auto& at = loop.monitored; !at.monitor.empty())
     all["monitored"] = {{"monitor", at.monitor}, {"step", at.step}, {"epoch", at.epoch}};
   return all;
@@ -138,19 +140,31 @@ std::int64_t place(const json& object, const char* name) {
   return member(object, name) == -1 ? undefined : number<std::int64_t>(object, name);
 }
 
+// The stop_reason of a stop that a checkpoint keeps; 0, where it says nothing.
+std::uint8_t stop_of(const json& held, const char* member) {
+  if (!held.contains(member)) return 0;
+  const auto stop = number<std::uint8_t>(held, member);
+  if (stop > kept_stop_max)
+    refuse(fmt::format("\"{}\" is not a number from 0 to {}", member, kept_stop_max));
+  return stop;
+}
+
 // Earlier versions wrote none of these members. Their runs counted no micro-batches across epochs,
-// no stop waited, and where the monitor was measured is not known.
+// no stop waited, and what validations logged is not known.
 void read_later_members(const json& held, loop_state& loop) {
   if (held.contains("monitored")) {
     const auto& at = items(held, "monitored", json::value_t::object);
     loop.monitored = {text(at, "monitor"), place(at, "step"), place(at, "epoch")};
   }
+  if (held.contains("of_validation"))
+    for (const auto& name : items(held, "of_validation", json::value_t::array)) {
+      if (!name.is_string()) refuse("\"of_validation\" holds something that is not a text");
+      loop.of_validation.insert(name.get<std::string>());
+    }
   if (held.contains("earlier_batches"))
     loop.earlier_batches = number<std::int64_t>(held, "earlier_batches");
-  if (!held.contains("pending_stop")) return;
-  loop.pending_stop = number<std::uint8_t>(held, "pending_stop");
-  if (loop.pending_stop > pending_stop_max)
-    refuse(fmt::format("\"pending_stop\" is not a number from 0 to {}", pending_stop_max));
+  loop.pending_stop = stop_of(held, "pending_stop");
+  loop.ended_by = stop_of(held, "ended_by");
 }
 
 loop_state read_loop(const json& held) {

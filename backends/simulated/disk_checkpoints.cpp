@@ -84,6 +84,7 @@ private:
 void write_facts(writer& out, const snapshot& s) {
   out.add(s.loop.epoch).add(s.loop.batch).add(s.loop.steps).add(s.loop.samples);
   out.add(s.loop.cursor).add(s.loop.earlier_batches).add(s.loop.pending_stop);
+  out.add(s.loop.ended_by);
   out.add(s.loop.validated ? 1 : 0).add(static_cast<std::int64_t>(s.loop.last.size()));
   for (const auto& [name, number] : s.loop.last)
     out.add(name).add(std::bit_cast<std::int64_t>(number));
@@ -94,6 +95,8 @@ void write_facts(writer& out, const snapshot& s) {
         .add(e.waited)
         .add(e.monitor)
         .add(e.maximize ? 1 : 0);
+  out.add(static_cast<std::int64_t>(s.loop.of_validation.size()));
+  for (const auto& name : s.loop.of_validation) out.add(name);
   out.add(s.loop.monitored.monitor).add(s.loop.monitored.step).add(s.loop.monitored.epoch);
   out.add(s.ranks).add(static_cast<std::int64_t>(s.generation)).add(s.weights_digest);
 }
@@ -107,6 +110,7 @@ checkpoint_facts read_facts(reader& in) {
   f.loop.cursor = in.number();
   f.loop.earlier_batches = in.number();
   f.loop.pending_stop = static_cast<std::uint8_t>(in.number());
+  f.loop.ended_by = static_cast<std::uint8_t>(in.number());
   f.loop.validated = in.number() != 0;
   for (auto n = in.number(); n > 0; --n) {
     auto name = in.text();
@@ -121,6 +125,7 @@ checkpoint_facts read_facts(reader& in) {
     e.maximize = in.number() != 0;
     f.loop.early_stopping.push_back(e);
   }
+  for (auto n = in.number(); n > 0; --n) f.loop.of_validation.insert(in.text());
   f.loop.monitored.monitor = in.text();
   f.loop.monitored.step = in.number();
   f.loop.monitored.epoch = in.number();

@@ -20,10 +20,24 @@ void torch_learner::end_evaluation_epoch() {
   if (at_.stage == stage::sanity) return;
   for (const auto& [name, number] : reduced) {
     logged_[name] = number;
+    if (at_.stage == stage::validate) done_.of_validation.insert(name);
     results_[name] = number;
     outcome_->logged[name] = number;
     show(name);
   }
+}
+
+// As early stopping does, a plateau scheduler looks at the end of a validation for a value that
+// validations log, else at the end of an epoch.
+bool torch_learner::plateau_due(const position& at, const std::string& monitor) const {
+  const bool epoch_ends = at.batch == undefined;
+  const bool of_validation = done_.of_validation.contains(monitor);
+  if (of_validation || !epoch_ends) return of_validation && !epoch_ends;
+  const auto every = about_.options.check_val_every_n_epoch;
+  const bool had_validation = every > 0 && !about_.options.val_check_time
+                                  ? (at.epoch + 1) % every == 0
+                                  : !done_.of_validation.empty();
+  return logged_.contains(monitor) || (had_validation && validates());
 }
 
 void torch_learner::handle(const hooks::on_sanity_check_start&) {

@@ -32,6 +32,9 @@ struct learner_point {
     at::Tensor copy;
   };
   std::vector<kept_tensor> buffers;
+  /// Copies of what all ranks had after the update, before on_train_batch_end; by buffer.
+  std::vector<at::Tensor> common;
+  bool has_common = false;  ///< else the two are equal
   // In manual optimization, where a step may update weights several times.
   std::vector<kept_tensor> weights;
   std::vector<at::Tensor> gradients;  ///< copies, by weight; undefined: none

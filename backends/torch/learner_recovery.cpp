@@ -20,6 +20,7 @@ constexpr std::string_view of_model = "model/";
 constexpr std::string_view of_optimizers = "optimizers/";
 constexpr std::string_view of_books = "books/";
 constexpr std::string_view of_gradients = "gradients/";
+constexpr std::string_view of_hook = "hook/";  // buffers that it changed after the step
 
 [[noreturn]] void refuse_to_rewind(std::string_view why) {
   throw user_error(errc::job_failed,
@@ -57,22 +58,6 @@ bool is_archive(const tensor_blob& blob) { return blob.name.ends_with(".archive"
 }  // namespace
 
 // --- points --------------------------------------------------------------------------------------
-
-void torch_learner::keep_buffers() {
-  const at::NoGradGuard no_grad;
-  auto& kept = kept_->buffers;
-  std::size_t i = 0;
-  for (const auto& buffer : module_->buffers()) {
-    if (!buffer.defined()) continue;
-    if (i == kept.size()) kept.emplace_back();
-    auto& one = kept[i++];
-    if (one.tensor.is_same(buffer) && one.copy.sizes() == buffer.sizes())
-      one.copy.copy_(buffer);
-    else
-      one = {buffer, buffer.detach().clone()};
-  }
-  kept.resize(i);
-}
 
 // A step of a module that trains itself cannot be undone: it may update weights several times, and
 // keep gradients over batches.
@@ -283,15 +268,9 @@ void torch_learner::step_updated(const position& at) {
 // The step's state is complete, but for what on_train_batch_end makes of it.
 void torch_learner::complete_step() {
   torn_ = false;
+  thrown_ = nullptr;
   step_end_due_ = callbacks_behind_ = true;
   keep_point();
-}
-
-// The last step's point gets what on_train_batch_end has changed.
-void torch_learner::keep_end_of_step() {
-  if (!std::exchange(step_end_due_, false)) return;
-  keep_point();
-  tensors_kept_ = true;  // the run that ends with this hook keeps them, too
 }
 
 // At the end of a validation or an epoch, where a point is kept: hooks may have changed buffers by
@@ -333,6 +312,9 @@ replica_state torch_learner::own_state() {
     blob.name.insert(0, of_model);
     all.tensors.push_back(std::move(blob));
   }
+  for (const auto& [name, common] : common_buffers())
+    for (auto& blob : all.tensors)
+      if (blob.name == fmt::format("{}{}", of_model, name)) blob = blob_of(blob.name, common);
   for (std::size_t i = 0; i < optimizers_.all().size(); ++i) {
     const auto index = static_cast<std::int32_t>(i);
     auto kept = strategy_->local_optimizer_state(index);
@@ -366,6 +348,7 @@ std::string torch_learner::transferred_text() {
                       {"results", learner_json::metrics_to(results_)},
                       {"samples", done_.samples},
                       {"earlier_batches", done_.earlier_batches},
+                      {"of_validation", done_.of_validation},
                       {"stepped", stepped_},
                       {"wants_stop", wants_stop_},
                       {"steps_reported", steps_reported_},
@@ -390,6 +373,11 @@ void torch_learner::handle(const hooks::restore_state& h) {
         mine->one_donor = true;  // each rank has its own, or none
         mine->tensors.push_back(std::move(blob));
       }
+      for (auto& blob : own_buffers()) {
+        blob.name.insert(0, of_hook);
+        mine->one_donor = true;
+        mine->tensors.push_back(std::move(blob));
+      }
       module_json_ = module_->on_save_checkpoint();
       mine->text = transferred_text();
     }
@@ -401,9 +389,10 @@ void torch_learner::handle(const hooks::restore_state& h) {
   transfer.go_on(true);
   if (gives) return;
   torn_ = true;
-  take_transferred(transfer.take(), h);
+  const auto own = take_transferred(transfer.take(), h);
   torn_ = false;
   keep_point();
+  take_own_buffers(own);
 }
 
 // A module that trains itself may add up gradients over steps.
@@ -423,13 +412,20 @@ void torch_learner::take_gradients(const std::vector<tensor_blob>& from) {
         one.mutable_grad() = tensor_of(blob).to(one.device());
 }
 
-void torch_learner::take_transferred(replica_state from, const hooks::restore_state& h) {
+// Returns what on_train_batch_end made of the buffers.
+std::vector<tensor_blob> torch_learner::take_transferred(replica_state from,
+                                                         const hooks::restore_state& h) {
   snapshot all;
   auto books = std::make_shared<std::vector<std::vector<std::byte>>>();
-  std::vector<tensor_blob> gradients;
+  std::vector<tensor_blob> gradients, own;
   for (auto& blob : from.tensors) {
     if (blob.name.starts_with(of_gradients)) {
       gradients.push_back(std::move(blob));
+      continue;
+    }
+    if (blob.name.starts_with(of_hook)) {
+      blob.name.erase(0, of_hook.size());
+      own.push_back(std::move(blob));
       continue;
     }
     if (blob.name.starts_with(of_books)) {
@@ -455,6 +451,7 @@ void torch_learner::take_transferred(replica_state from, const hooks::restore_st
   take_gradients(gradients);
   books_ = books->empty() ? nullptr : std::move(books);
   take_numbers(all.state);
+  if (kept_) kept_->has_common = false;
   const auto digest = own_state().digest;
   optimizer_states_.clear();
   if (digest != from.digest)
@@ -462,6 +459,7 @@ void torch_learner::take_transferred(replica_state from, const hooks::restore_st
                      "the state that this rank received is not the one that it now has: its "
                      "module or its optimizers change what they load");
   outcome_->state_digest = digest;
+  return own;
 }
 
 // The learner's own numbers. This rank's accumulators are those of the rank that it replaces.
@@ -471,6 +469,7 @@ void torch_learner::take_numbers(const std::string& text) {
   results_ = learner_json::metrics_from(more.at("results"));
   done_.samples = more.at("samples").get<std::int64_t>();
   done_.earlier_batches = more.at("earlier_batches").get<std::int64_t>();
+  done_.of_validation = more.at("of_validation").get<std::set<std::string>>();
   stepped_ = more.at("stepped").get<bool>();
   wants_stop_ = more.at("wants_stop").get<bool>();
   steps_reported_ = more.at("steps_reported").get<bool>();

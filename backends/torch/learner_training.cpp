@@ -325,8 +325,7 @@ void torch_learner::handle(const hooks::lr_scheduler_step& h) {
       if (const auto found = logged_.find(schedule.when().monitor);
           schedule.plateau() && found != logged_.end())
         metric = found->second;
-      // At the end of an epoch there is a plateau's step only in a fit without validations.
-      if (schedule.plateau() && !metric && h.at.batch == undefined && !validates()) continue;
+      if (schedule.plateau() && !plateau_due(h.at, schedule.when().monitor)) continue;
       module_->lr_scheduler_step(schedule, metric);
     }
   if (h.every != schedule::interval::step) return;

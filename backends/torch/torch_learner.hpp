@@ -213,6 +213,7 @@ private:
   loader_cursor& cursor_at(const position& at);
   std::int64_t limit_of(stage s, std::int64_t batches) const;
   bool validates() const;
+  bool plateau_due(const position& at, const std::string& monitor) const;
 
   bool splits_batches() const { return split_steps_ > 0; }
   std::int32_t agreed_splits();
@@ -274,7 +275,10 @@ private:
   std::vector<metric_accumulator> exchanged_books(bool of_epochs) const;
   replica_state own_state();
   std::string transferred_text();
-  void take_transferred(replica_state from, const hooks::restore_state& h);
+  std::vector<tensor_blob> take_transferred(replica_state from, const hooks::restore_state& h);
+  std::vector<std::pair<std::string, at::Tensor>> common_buffers() const;
+  std::vector<tensor_blob> own_buffers() const;
+  void take_own_buffers(const std::vector<tensor_blob>& from);
   void add_gradients(std::vector<tensor_blob>& to) const;
   void take_gradients(const std::vector<tensor_blob>& from);
   void take_numbers(const std::string& text);

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "backends/wire/link_fields.hpp"
@@ -63,6 +66,10 @@ private:
   void put(const std::map<Key, T>& xs) {
     put(std::uint64_t{xs.size()});
     for (const auto& [key, x] : xs) put(key), put(x);
+  }
+  template <class T>
+  void put(const std::set<T>& xs) {
+    put(std::vector<T>(xs.begin(), xs.end()));
   }
   template <class T>
   void put(const std::optional<T>& x) {
@@ -162,6 +169,14 @@ private:
       xs.push_back(std::move(x));
     }
     --depth_;
+  }
+  template <class T>
+  void get(std::set<T>& xs) {
+    std::vector<T> all;
+    get(all);
+    if (std::ranges::adjacent_find(all, std::greater_equal{}) != all.end())
+      fail("members of a set do not ascend");
+    xs = {all.begin(), all.end()};
   }
   template <class Key, class T>
   void get(std::map<Key, T>& xs) {

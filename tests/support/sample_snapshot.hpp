@@ -30,6 +30,8 @@ inline snapshot sample_snapshot(std::int64_t steps = 10, double loss = 0.25) {
   s.loop = {1, 2, steps, steps * 64, true, {{"val/loss", loss}, {"train/löss", 0.1}}, {}};
   s.loop.early_stopping = {{loss, true, 2, "val/loss", true}};
   s.loop.monitored = {"val/loss", steps, -1};
+  s.loop.ended_by = 2;
+  s.loop.of_validation = {"val/accuracy", "val/loss"};
   s.ranks = 2;
   s.generation = 3;
   s.model = {

@@ -160,11 +160,14 @@ struct fit_oracle {
     if (!validates_behind(b)) return;
     const bool boundary = loop.batch == b + 1;
     evaluate(stage::validate, -1, boundary && !known.optimizers.manual);
-    if (known.optimizers.plateau_schedulers)
-      out.push_back(
-          h::lr_scheduler_step{at(stage::train), h::lr_scheduler_step::interval::plateau});
+    if (known.optimizers.plateau_schedulers) {
+      auto p = at(stage::train);
+      p.batch = b + 1;
+      out.push_back(h::lr_scheduler_step{p, h::lr_scheduler_step::interval::plateau});
+    }
     for (const auto& [key, number] : known.validation) {
       loop.last[key] = number;
+      loop.of_validation.insert(key);
       if (key == plan.checkpoint.monitor) loop.monitored = {key, loop.steps, -1};
     }
     if (boundary) loop.validated = true;
@@ -184,7 +187,7 @@ struct fit_oracle {
     plain<h::on_train_epoch_end>(at(stage::train));
     if (known.optimizers.epoch_schedulers)
       out.push_back(h::lr_scheduler_step{at(stage::train), h::lr_scheduler_step::interval::epoch});
-    if (known.optimizers.plateau_schedulers && !has_validation())
+    if (known.optimizers.plateau_schedulers)
       out.push_back(
           h::lr_scheduler_step{at(stage::train), h::lr_scheduler_step::interval::plateau});
     ++loop.epoch;

@@ -106,7 +106,7 @@ TEST_CASE("a rank that joins at any point goes on like the rank whose state it r
   for (int i = 0; i < at_run; ++i) holder.answer();
   holder.interrupt(0);
   driver joiner{plan_with_points(), known, log_steps};
-  joiner.give(fit_events::set_up{});
+  joiner.give(fit_events::set_up{holder.machine.point().trained});
   joiner.drain();
   REQUIRE(joiner.set_up);
   joiner.machine.adopt(holder.machine.point());
@@ -122,6 +122,27 @@ TEST_CASE("a rank that joins at any point goes on like the rank whose state it r
                           holder.hooks.end()));
   REQUIRE(joiner.end);
   CHECK(joiner.end->loop == holder.end->loop);
+  CHECK(std::ranges::count_if(joiner.hooks,
+                              [](const hook& h) { return h.is<hooks::on_train_start>(); }) == 1);
+}
+
+TEST_CASE("a rank that joins a fit resumed from its own checkpoint has no sanity check", "[fit]") {
+  auto from = plan_with_points();
+  from.resume = "here";
+  auto resumed = known;
+  resumed.restored = loop_state{.epoch = 1, .steps = 3};
+  driver holder{from, resumed, log_steps};
+  holder.begin();
+  while (holder.machine.point().number == 0) holder.answer();
+  REQUIRE(holder.machine.point().then == resume_point::next::start);
+  driver joiner{plan_with_points(), known, log_steps};  // the job's own plan names no checkpoint
+  joiner.give(fit_events::set_up{false});
+  joiner.drain();
+  joiner.machine.adopt(holder.machine.point());
+  joiner.give(fit_events::resume{});
+  joiner.drain();
+  CHECK(std::ranges::none_of(joiner.hooks,
+                             [](const hook& h) { return h.is<hooks::on_sanity_check_start>(); }));
 }
 
 TEST_CASE("a machine whose plan keeps no points has none", "[fit]") {

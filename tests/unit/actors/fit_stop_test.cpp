@@ -58,7 +58,7 @@ std::size_t position_of(std::string_view what, const hook_list& all) {
   return static_cast<std::size_t>(found - all.begin());
 }
 
-// Equal, but for what a validation adds to the loop state of a checkpoint.
+// Equal, but for what a validation or the stop adds to the loop state of a checkpoint.
 bool alike(const hook& a, const hook& b) {
   const auto* saves_a = a.get_if<hooks::save_checkpoint>();
   const auto* saves_b = b.get_if<hooks::save_checkpoint>();
@@ -67,6 +67,8 @@ bool alike(const hook& a, const hook& b) {
   one.last = saves_b->loop.last;
   one.validated = saves_b->loop.validated;
   one.monitored = saves_b->loop.monitored;
+  one.of_validation = saves_b->loop.of_validation;
+  one.ended_by = saves_b->loop.ended_by;
   return where(a) == where(b) && one == saves_b->loop;
 }
 bool all_alike(const hook_list& a, const hook_list& b) {
@@ -208,7 +210,9 @@ TEST_CASE("a stop requested by a hook ends the run after the current step", "[fi
       const auto before = at.step == undefined ? 0 : at.step;
       CHECK(d.end->loop.steps >= before);
       CHECK(d.end->loop.steps <= before + 1);
-      CHECK(d.snapshots.back() == d.end->loop);
+      auto saved = d.snapshots.back();
+      saved.ended_by = d.end->loop.ended_by;  // the hook may be one of the checkpoint itself
+      CHECK(saved == d.end->loop);
       CHECK(resumed_differs(one, d.end->loop, behind(full.hooks, shared)) == "");
     }
   }
@@ -334,9 +338,51 @@ TEST_CASE("in a fit without validations early stopping looks at the end of each 
   });
   CHECK(d.end->why == stop_reason::early_stopping);
   CHECK(d.end->loop.epoch == 3);  // the first value is the best one, and two more are no better
-  // With validations the end of an epoch is no check of its own.
+  // With validations the end of an epoch is no check of what validations log.
   plan.stop_early = {{.monitor = "val/loss", .patience = 2}};
   CHECK(run_through(plan, {.train = 2}).end->loop.epoch == 3);
+}
+
+TEST_CASE("in a fit with validations a value of training is checked at the ends of epochs",
+          "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 9;
+  plan.sanity_batches = 0;
+  plan.val_check_interval = std::int64_t{1};
+  plan.stop_early = {{.monitor = "train/loss", .patience = 2}};
+  const auto log = [](const hook& h, hook_outcome& out) {
+    if (name(h) == "on_train_epoch_end") out.logged["train/loss"] = 1;
+    if (name(h) == "on_validation_epoch_end") out.logged["val/loss"] = 1;
+  };
+  const auto d = run_through(plan, {.train = 4}, log);
+  CHECK(d.end->why == stop_reason::early_stopping);
+  CHECK(d.end->loop.epoch == 3);
+  plan.stop_early = {{.monitor = "train/f1", .patience = 2}};
+  CHECK_THROWS_WITH(run_through(plan, {.train = 4}, log), Catch::Contains("train/loss, val/loss"));
+}
+
+TEST_CASE("a job that no rank outlives ends where its checkpoint was the last one", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 9;
+  plan.sanity_batches = 0;
+  facts known{.train = 3};
+  const auto stops = [](const hook& h, hook_outcome& out) {
+    out.stop = h.is<hooks::training_step>() && where(h).epoch == 1;
+  };
+  const auto full = run_through(plan, known, stops);
+  REQUIRE(full.end->why == stop_reason::hook);
+  const auto saved = std::ranges::find_if(full.hooks, [](const hook& h) {
+    const auto* save = h.get_if<hooks::save_checkpoint>();
+    return save && save->loop.ended_by != 0;
+  });
+  REQUIRE(saved != full.hooks.end());
+  plan.resume = "here";
+  known.restored = saved->get_if<hooks::save_checkpoint>()->loop;
+  CHECK(run_through(plan, known).end->loop.epoch == 9);  // a caller who resumes goes on
+  plan.begins_again = true;
+  const auto again = run_through(plan, known);
+  CHECK(again.end->why == stop_reason::hook);
+  CHECK(again.end->loop.steps == full.end->loop.steps);
 }
 
 TEST_CASE("in a fit without validations plateau schedulers step at the end of each epoch",

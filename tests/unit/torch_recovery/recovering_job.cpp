@@ -135,9 +135,9 @@ public:
     failed = false;
   }
 
-  void join(const group_description& group) {
+  void join(const group_description& group, bool trained) {
     who_->bind(solo_communicator(group), group.generation);
-    take(machine_->on(fit_events::set_up{}));
+    take(machine_->on(fit_events::set_up{trained}));
     go_on(nullptr);
     if (failed) wrong("set-up alone failed: " + text);
   }
@@ -398,7 +398,7 @@ private:
       if (holds(r)) continue;
       in_lane(r, [&] {
         ranks_[r]->begin_anew();
-        ranks_[r]->join(described(r));
+        ranks_[r]->join(described(r), base.trained);
       });
       bind(r);
     }

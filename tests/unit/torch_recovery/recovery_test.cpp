@@ -6,6 +6,8 @@
 #include "troupe/measures.hpp"
 #include "troupe/strategy.hpp"
 
+#include <atomic>
+
 #include "tests/support/catch.hpp"
 
 using namespace troupe;
@@ -169,6 +171,34 @@ TEST_CASE("a rank is lost: changes of hooks after a step or in a validation stay
           const bool logs_less = std::string_view{hook} == "on_train_batch_end" && lost;
           if (!logs_less) CHECK(now.last == undisturbed.last);
         }
+}
+
+TEST_CASE("a rank is lost: hooks after a step give each rank buffers of its own", "[recovery]") {
+  struct counting : regression {
+    void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+      seen.fill_(static_cast<double>(at().step * 10 + rank()));
+    }
+    step_output training_step(const batch& b, std::int64_t index) override {
+      if (rank() != 1 && at().batch > 0 && seen.item<double>() != at().step * 10 + rank()) ++*wrong;
+      return regression::training_step(b, index);
+    }
+    explicit counting(std::atomic<int>* w) : wrong(w) {}
+    std::atomic<int>* wrong;
+    at::Tensor seen = register_buffer("seen", torch::zeros({1}));
+  };
+  std::atomic<int> wrong{0};  // ranks that kept their state have their own buffers
+  const auto recipe = make_recipe([&] { return std::make_shared<counting>(&wrong); },
+                                  std::make_shared<table_data>(36, 4, 8));
+  const auto options = options_of(1, 8);
+  const auto undisturbed = run_recovering(recipe, options);
+  for (const auto* hook : {"training_step", "on_train_batch_end", "on_train_epoch_end"})
+    for (const std::int64_t step : {1, 2, 3, 4})
+      for (const bool lost : {true, false}) {
+        CAPTURE(hook, step, lost);
+        const injected failure{.rank = 1, .hook = hook, .step = step, .lost = lost};
+        CHECK(run_recovering(recipe, options, &failure).digest == undisturbed.digest);
+      }
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("a failure in 16-mixed: the scale and its count go on on all ranks", "[recovery]") {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,7 +50,13 @@ struct loop_state {
   std::int64_t earlier_batches = 0;  ///< micro-batches of the epochs before `epoch`
   /// The stop_reason of a hook's or decider's stop that waits for min_epochs or min_steps; 0: none.
   std::uint8_t pending_stop = 0;
+  /// In a checkpoint: the stop_reason of such a stop that was due, so that the job ends there again
+  /// if no rank outlives the end. A resume by a caller goes on.
+  std::uint8_t ended_by = 0;
   monitor_mark monitored;
+  /// The names that validations of the fit have logged: what reads one of them looks at the end of
+  /// a validation, and what reads another one at the end of an epoch.
+  std::set<std::string> of_validation;
   friend bool operator==(const loop_state&, const loop_state&) = default;
 };
 
@@ -85,7 +92,7 @@ typename Inspector::result_type inspect(Inspector& f, monitor_mark& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, loop_state& x) {
   return f(x.epoch, x.batch, x.steps, x.samples, x.validated, x.last, x.early_stopping, x.cursor,
-           x.earlier_batches, x.pending_stop, x.monitored);
+           x.earlier_batches, x.pending_stop, x.ended_by, x.monitored, x.of_validation);
 }
 
 }  // namespace troupe

@@ -159,6 +159,8 @@ TEST_CASE("a manifest with a valid hash and invalid content is refused", "[check
   CHECK_THAT(refusal_of("\"ranks\": 2", "\"ranks\": 2147483648"), Contains("\"ranks\" is not"));
   CHECK_THAT(refusal_of("\"monitor\": \"val/loss\",\n   \"step\"", "\"monitor\": 1,\n   \"step\""),
              Contains("\"monitor\" is not a text"));
+  CHECK_THAT(refusal_of("\"ended_by\": 2", "\"ended_by\": 9"), Contains("\"ended_by\" is not"));
+  CHECK_THAT(refusal_of("\"val/accuracy\",", "1,"), Contains("\"of_validation\" holds something"));
   CHECK_THAT(refusal_of("\"epoch\": -1", "\"epoch\": -2"), Contains("\"epoch\" is not a whole"));
   CHECK_THAT(refusal_of("\"validated\": true", "\"validated\": 1"), Contains("\"validated\""));
   CHECK_THAT(refusal_of("\"val/loss\": 0.25", "\"val/loss\": \"x\""), Contains("\"last\""));

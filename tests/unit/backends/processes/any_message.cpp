@@ -44,6 +44,8 @@ public:
     loop_state all{small(), small(), small(), small(), yes(), numbers(), {{real(), yes(), 3}},
                    small(), small(), 2};
     all.monitored = {text(), small(), small()};
+    all.ended_by = 1;
+    all.of_validation = {text(), "val/loss"};
     return all;
   }
   resume_point point() {
