@@ -1,10 +1,12 @@
-"""Goal: fits with equal settings end in equal bits under any load.
+"""Goal: fits with equal settings end in equal bits, under any load and with any failures.
 
-Repeats fits and compares the digests of their weights. The placement of the ranks, the communicator, a fused or
-separate step and a resume in between must not change the digest. Called by tests/same_bits.sh.
+Draws settings at random: optimizer, schedule, precision, accumulation, callbacks, validations, checkpoints. Each draw
+is run once undisturbed, and then in other ways: ranks as threads or processes, fewer processes than shards, another
+communicator, hooks one by one, failures of ranks that the job outlives, and failures that end it, after which it is
+resumed. Weights, metrics and the end must be those of the undisturbed run. Called by tests/same_bits.sh.
 """
 
-import itertools
+import csv
 import json
 import os
 import random
@@ -16,101 +18,233 @@ import threading
 import time
 
 PROGRAM = os.environ["TROUPE_PROGRAM"]
-AT_ONCE = 5 * (os.cpu_count() or 1) // 2
-STEPS = 60
-SETTINGS = ["--model", "mlp", "--data", "synthetic", "--set", "model.hidden=[16]", "--max-epochs", "100", "--quiet",
-            "--limit-val-batches", "0", "--limit-test-batches", "0", "--num-sanity-val-batches", "0"]
-# Each of these shapes has one expected digest.
-SHAPES = list(itertools.product(("sgd", "adam", "adamw"), ("0.0", "0.2"), (1, 2, 3, 4)))
-# Ways of running that must not change the digest. Processes are rarer because each of them loads LibTorch.
-WAYS = [["--placement", "threads"], ["--placement", "threads", "--set", "strategy.fused_step=false"]] * 3 + [
-    ["--placement", "processes"], ["--placement", "processes", "--communicator", "tcp"]]
+AT_ONCE = 2 * (os.cpu_count() or 1)
+WAYS = 3       # of each draw
+LIMIT = 300    # seconds of one call
+RESUMES = 4    # at most, of one run
+REFUSED = 3    # the exit code for settings that cannot be used together
+# teardown is left out: a failure there may cost a job whose result is still due.
+HOOKS = ("setup configure_model setup_optimizers on_fit_start process_dataloader on_train_start on_train_epoch_start "
+         "batch_to_device on_train_batch_start training_step optimizer_zero_grad pre_backward backward post_backward "
+         "on_before_optimizer_step optimizer_step lr_scheduler_step on_train_batch_end on_train_epoch_end on_train_end "
+         "on_fit_end on_sanity_check_end on_validation_start validation_step on_validation_epoch_end on_validation_end "
+         "test_step barrier optimizer_state on_save_checkpoint save_checkpoint restore_state").split()
+LIKELY = ["training_step", "backward", "optimizer_step", "on_train_batch_end", "validation_step", "on_save_checkpoint"]
+OF_TIME = ("seconds", "memory", "share", "time")  # values that differ from run to run have these in their names
 
 
-def settings_of(shape, way):
-    optimizer, dropout, ranks = shape
-    return [*SETTINGS, "--optimizer", optimizer, "--set", f"model.dropout={dropout}", "--ranks", str(ranks), *way]
+def some(draw, chance, *words):
+    return list(words) if draw.random() < chance else []
 
 
-def run(arguments, folder):
-    command = [PROGRAM, "fit", *arguments, "--run-dir", folder]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return " ".join(command)
+def setting(key, value):
+    return ["--set", f"{key}={value}"]
 
 
-class Repeats:
-    """State shared by all threads: the first digest of each shape, and the problems found."""
+def drawn_model(draw):
+    name = draw.choice(["mlp", "mlp", "mlp", "cnn"])
+    hidden = setting("model.hidden", draw.choice(["[16]", "[8,8]"])) if name == "mlp" else []
+    return ["--model", name, *hidden, *setting("model.dropout", draw.choice([0.0, 0.2])), "--data", "synthetic",
+            *setting("data.samples", draw.choice([64, 97, 128, 200])),
+            *setting("data.evaluation_samples", draw.choice([0, 13, 40])), "--batch-size", draw.choice([4, 7, 8])]
+
+
+def drawn_optimizer(draw):
+    words = ["--optimizer", draw.choice(["sgd", "adam", "adamw"]), "--learning-rate", draw.choice([0.01, 0.003])]
+    if draw.random() < 0.5:
+        words += setting("optimizer.scheduler", draw.choice(["cosine", "polynomial"]))
+        words += setting("optimizer.warmup_epochs", draw.choice([0, 1]))
+    words += some(draw, 0.3, "--precision", draw.choice(["64-true", "bf16-true", "bf16-mixed", "16-mixed"]))
+    words += some(draw, 0.3, "--gradient-clip-val", 0.5, "--gradient-clip-algorithm", draw.choice(["norm", "value"]))
+    words += draw.choice([[], [], ["--accumulate-grad-batches", draw.choice([2, 3])],
+                          ["--accumulate-schedule", "1:2,2:3"]])
+    words += some(draw, 0.2, *setting("strategy.bucket_cap_mb", draw.choice([0.001, 0.01])))
+    words += some(draw, 0.1, *setting("strategy.overlap", "false"))
+    words += some(draw, 0.1, *setting("strategy.find_unused_parameters", "true"))
+    return words + some(draw, 0.15, *setting("strategy.comm_hook", draw.choice(["f16_compress", "bf16_compress"])))
+
+
+def drawn_callbacks(draw):
+    average = draw.choice(["", "", f"ema,decay=0.9,every_n_steps={draw.choice([1, 2])}",
+                           f"swa,start={draw.choice([0.3, 0.5])}"])
+    words = ["--callback", average] if average else []
+    words += some(draw, 0.2, "--callback", f"lr_monitor,every={draw.choice(['step', 'epoch'])}")
+    words += some(draw, 0.2, "--callback", "gradient_norms")
+    monitor = draw.choice(["", "", "val/loss", "train/loss"])
+    if monitor:
+        words += setting("early_stopping.monitor", monitor) + setting("early_stopping.patience", draw.choice([0, 1]))
+    return words
+
+
+def drawn_lengths(draw):
+    words = ["--max-epochs", draw.choice([2, 3, 4]), "--log-every-n-steps", draw.choice([1, 3, 5, 50])]
+    words += some(draw, 0.2, "--max-steps", draw.choice([7, 13])) + some(draw, 0.2, "--min-epochs", 2)
+    words += draw.choice([[], ["--val-check-interval", draw.choice([3, 0.5])], ["--check-val-every-n-epoch", 2],
+                          ["--check-val-every-n-epoch", 0, "--val-check-interval", 5], ["--limit-val-batches", 0]])
+    words += some(draw, 0.15, "--limit-train-batches", draw.choice([5, 0.7]))
+    words += some(draw, 0.5, "--checkpoint-every-n-steps", draw.choice([1, 3, 5]))
+    words += some(draw, 0.2, *setting("checkpoint.every_epoch", "false"))
+    return words + ["--keep-last", draw.choice([1, 3]), "--keep-best", draw.choice([0, 1, 2])]
+
+
+def drawn_settings(draw):
+    words = drawn_model(draw) + drawn_optimizer(draw) + drawn_callbacks(draw) + drawn_lengths(draw)
+    return [*map(str, words), "--seed", str(draw.randrange(100)), "--quiet"]
+
+
+def drawn_way(draw, shards):
+    """Flags of another way to run the same fit, and whether its failures end it."""
+    words, ranks, kinds = [], shards, ["throw"]
+    if draw.random() < 0.6:
+        words += ["--placement", "processes"]
+        kinds += ["kill", "exit"]
+        if shards > 1 and draw.random() < 0.4:
+            ranks = draw.randrange(1, shards + 1)
+            words += ["--shards", str(shards)]
+        words += some(draw, 0.3, "--communicator", "tcp") if ranks > 1 else []
+        words += some(draw, 0.4, "--on-loss", "shrink") + some(draw, 0.2, "--spares", "1")
+    words += some(draw, 0.2, "--fine") + some(draw, 0.2, *setting("strategy.fused_step", "false"))
+    words += ["--ranks", str(ranks)]
+    resumes = draw.random() < 0.35
+    words += [] if resumes else ["--max-restarts", "20"]
+    for _ in range(draw.choice([0, 1, 1, 2, 3])):
+        step = f",step={draw.randrange(30)}" if draw.random() < 0.8 else ""
+        hook = draw.choice(LIKELY if draw.random() < 0.5 else HOOKS)
+        words += ["--fault", f"{draw.choice(kinds)}@rank={draw.randrange(shards)},hook={hook}{step}"]
+    return words, resumes
+
+
+def without_faults(words):
+    return [word for at, word in enumerate(words) if word != "--fault" and (at == 0 or words[at - 1] != "--fault")]
+
+
+def fit(words, folder):
+    """The exit code, the command, and what it printed."""
+    command = [PROGRAM, "fit", *words, "--run-dir", folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)
+    return done.returncode, " ".join(command), done.stdout + done.stderr
+
+
+def fit_and_resume(words, folder, resumes):
+    code, command, text = fit(words, folder)
+    for _ in range(RESUMES if resumes else 0):
+        if code in (0, REFUSED):
+            break
+        saved = os.path.join(folder, "checkpoints")
+        if os.path.isdir(saved) and os.listdir(saved):
+            code, then, text = fit([*without_faults(words), "--resume", "latest"], folder)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            code, then, text = fit(without_faults(words), folder)
+        command += f"\n  {then}"
+    return code, command, text
+
+
+def rows_of(folder):
+    with open(os.path.join(folder, "metrics.csv"), encoding="utf-8") as file:
+        rows = [{key: number for key, number in row.items() if number and not any(word in key for word in OF_TIME)}
+                for row in csv.DictReader(file)]
+    return [row for row in rows if set(row) - {"step", "epoch"}]
+
+
+def end_of(folder):
+    """What must be equal."""
+    with open(os.path.join(folder, "result.json"), encoding="utf-8") as file:
+        result = json.load(file)
+    end = {key: result[key] for key in ("weights_digest", "status", "epochs", "steps", "samples", "non_finite_steps")}
+    end["metrics"] = {key: number for key, number in result["metrics"].items()
+                      if not any(word in key for word in OF_TIME)}
+    return {**end, "rows": rows_of(folder)}
+
+
+def differences(expected, got):
+    for key, there in expected.items():
+        if key == "rows" and len(there) == len(got[key]):
+            yield from (f"{a}\n  {b}" for a, b in zip(there, got[key]) if a != b)
+        elif there != got[key]:
+            yield f"{key}: {there}\n  {got[key]}"
+
+
+class Draws:
+    """What all threads share."""
 
     def __init__(self, seconds, seed):
         self._lock = threading.Lock()
-        self._random = random.Random(seed)
+        self._next = seed
         self._end = time.monotonic() + seconds
-        self._first = {}  # shape -> (digest, command)
-        self.runs = 0
+        self.kinds = self.fits = 0
         self.problems = []
 
     def next(self):
         with self._lock:
             if time.monotonic() > self._end or self.problems:
                 return None
-            return self._random.choice(SHAPES), self._random.choice(WAYS), self._random.randrange(4) == 0
+            self._next += 1
+            return self._next - 1
 
-    def ended(self, shape, digest, command):
+    def ended(self, fits):
         with self._lock:
-            self.runs += 1
-            expected, first = self._first.setdefault(shape, (digest, command))
-            if digest != expected:
-                self.problems.append(f"{shape}: {expected} of\n  {first}\nand {digest} of\n  {command}")
+            self.kinds += 1
+            self.fits += fits
 
-    def failed(self, error):
+    def failed(self, problem):
         with self._lock:
-            self.problems.append(str(error))
+            self.problems.append(problem)
 
-    def shapes(self):
-        return len(self._first)
+    def going_on(self):
+        return not self.problems and time.monotonic() < self._end
 
 
-def work(repeats, folder):
-    for number in itertools.count():
-        drawn = repeats.next()
-        if drawn is None:
-            return
-        shape, way, resumed = drawn
+def run_draw(draws, seed, folder):
+    draw = random.Random(seed)
+    settings, shards = drawn_settings(draw), draw.choice([1, 2, 3, 4])
+    plain = os.path.join(folder, "plain")
+    code, command, text = fit([*settings, "--ranks", str(shards)], plain)
+    if code == REFUSED:
+        return
+    if code != 0:
+        draws.failed(f"draw {seed} ended with {code}:\n  {command}\n{text}")
+        return
+    expected, fits = end_of(plain), 1
+    for number in range(WAYS):
+        if not draws.going_on():
+            break
+        words, resumes = drawn_way(draw, shards)
         place = os.path.join(folder, str(number))
-        settings = settings_of(shape, way)
+        code, other, text = fit_and_resume([*settings, *words], place, resumes)
+        if code == REFUSED:
+            continue
+        fits += 1
+        found = [f"ended with {code}\n{text}"] if code != 0 else list(differences(expected, end_of(place)))
+        if found:
+            draws.failed("\n  ".join([f"draw {seed}, undisturbed:", command, "disturbed:", other, *found[:4]]))
+    draws.ended(fits)
+
+
+def work(draws, folder):
+    while (seed := draws.next()) is not None:
+        place = os.path.join(folder, str(seed))
+        os.mkdir(place)
         try:
-            if resumed:
-                run([*settings, "--max-steps", str(STEPS // 3)], place)
-                command = run([*settings, "--max-steps", str(STEPS), "--resume", "latest"], place)
-            else:
-                command = run([*settings, "--max-steps", str(STEPS)], place)
-            with open(os.path.join(place, "result.json"), encoding="utf-8") as result:
-                repeats.ended(shape, json.load(result)["weights_digest"], command)
-        except (RuntimeError, OSError) as error:
-            repeats.failed(error)
+            run_draw(draws, seed, place)
+        except (OSError, KeyError, ValueError, subprocess.TimeoutExpired) as error:
+            draws.failed(f"draw {seed}: {error!r}")
         shutil.rmtree(place, ignore_errors=True)
 
 
 def main(seconds, seed):
-    repeats = Repeats(seconds, seed)
-    print(f"{seconds} s of fits, {AT_ONCE} at a time, {len(SHAPES)} kinds "
-          f"(bash tests/same_bits.sh {seconds} {seed})", flush=True)
+    draws = Draws(seconds, seed)
+    print(f"{seconds} s of fits, {AT_ONCE} at a time (bash tests/same_bits.sh {seconds} {seed})", flush=True)
     with tempfile.TemporaryDirectory(prefix="troupe-same-bits-") as folder:
-        workers = []
-        for number in range(AT_ONCE):
-            own = os.path.join(folder, str(number))
-            os.mkdir(own)
-            workers.append(threading.Thread(target=work, args=(repeats, own)))
+        workers = [threading.Thread(target=work, args=(draws, folder)) for _ in range(AT_ONCE)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-    for problem in repeats.problems:
+    for problem in draws.problems:
         print(problem, file=sys.stderr)
-    print(f"{repeats.runs} fits of {repeats.shapes()} kinds, {len(repeats.problems)} problems")
-    return 1 if repeats.problems else 0
+    print(f"{draws.fits} fits of {draws.kinds} kinds, {len(draws.problems)} problems")
+    return 1 if draws.problems or draws.fits == 0 else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Repeats small fits under load, more at a time than the machine has cores, and compares the digests of their weights.
-# The fits vary in optimizer, dropout, one to four ranks, threads or processes, fused or separate step, and resumes.
-# Fails at the first digest that differs and prints both commands.
+# Draws settings of fits at random, and runs each draw undisturbed and in other ways under load: other placements and
+# communicators, failures of ranks, resumes. Weights and metrics must be equal. Fails at the first difference and prints
+# both commands. The draws are those of SEED and the numbers after it.
 #
 #   bash tests/same_bits.sh [SECONDS [SEED]]    (default: 120 s, a fresh seed)
 set -euo pipefail
