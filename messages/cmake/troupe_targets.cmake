@@ -125,11 +125,15 @@ function(troupe_library name)
   endif()
 endfunction()
 
-# troupe_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TIMEOUT seconds] [MUTATED source]): one Catch2 program,
-# compiled as one unit. Each case is a ctest, except where MUTATED names a product source: tests/mutants/mutants.py
-# links that program with the mutants of the source, then runs it; and except with AddressSanitizer. A case
-# that cannot show here what it is for says WARN("SKIPPED: ...") and returns; ctest counts it as skipped if nothing has
-# failed.
+# troupe_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TIMEOUT seconds] [MUTATED source] [BY_SOURCE]): one Catch2
+# program, compiled as one unit. Each case is a ctest, with these exceptions:
+#   MUTATED     names a product source: tests/mutants/mutants.py links that program with the mutants of the source, then
+#               runs it
+#   BY_SOURCE   each source is a ctest, which troupe_tests_by_source adds: for many small cases of a program that takes
+#               longer to start than they take. None of them may be skipped
+#   with AddressSanitizer the program is one ctest
+# A case that cannot show here what it is for says WARN("SKIPPED: ...") and returns; ctest counts it as skipped if
+# nothing has failed.
 #
 # Labels choose what the build trees of .ci/run take (the target tests_LABEL builds what bears it):
 #   torch       links LibTorch: set here, from the libraries
@@ -137,7 +141,7 @@ endfunction()
 #   end_to_end  starts the real program
 #   long        over 20 s: starts early, and is left out of sanitized trees
 function(troupe_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;MUTATED" "SOURCES;LIBRARIES;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "BY_SOURCE" "TIMEOUT;MUTATED" "SOURCES;LIBRARIES;LABELS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -178,6 +182,9 @@ function(troupe_test name)
     set_tests_properties(${name} PROPERTIES TIMEOUT 1200 COST ${cost} LABELS "${arg_LABELS}")
     return()
   endif()
+  if(arg_BY_SOURCE)
+    return()
+  endif()
   catch_discover_tests(${name} TEST_PREFIX "${name}/" TEST_LIST ${name}_cases PROPERTIES
     TIMEOUT ${arg_TIMEOUT} COST ${cost} SKIP_REGULAR_EXPRESSION "SKIPPED:.*(All tests passed|- none -)")
   # Catch's module flattens lists, so several labels need a file of their own, read after its.
@@ -187,4 +194,18 @@ function(troupe_test name)
       "if(@name@_cases)\n  set_tests_properties(\${@name@_cases} PROPERTIES LABELS \"@arg_LABELS@\")\nendif()\n")
     set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${labels})
   endif()
+endfunction()
+
+# troupe_tests_by_source(NAME): the ctests of a troupe_test with BY_SOURCE, when it has all of its sources.
+function(troupe_tests_by_source name)
+  if(TROUPE_SANITIZE MATCHES address)
+    return()
+  endif()
+  get_target_property(sources ${name} SOURCES)
+  list(FILTER sources INCLUDE REGEX "_test\\.cpp$")
+  foreach(source IN LISTS sources)
+    cmake_path(GET source STEM stem)
+    add_test(NAME ${name}/${stem} COMMAND ${name} -\# "[#${stem}]~[.]" -w NoTests)
+    set_tests_properties(${name}/${stem} PROPERTIES TIMEOUT 600 COST 60 LABELS torch)
+  endforeach()
 endfunction()

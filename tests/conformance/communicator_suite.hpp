@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tests/conformance/port_cases.hpp"
+#include "tests/support/sanitized.hpp"
 #include "tests/support/thrown.hpp"
 #include "troupe/communicator.hpp"
 
@@ -15,18 +16,12 @@
 
 namespace troupe::testing {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool sanitized = true;
-#else
-constexpr bool sanitized = false;
-#endif
-
 /// One adapter under test. `make` returns a fresh backend that all ranks of a case share.
 struct communicator_adapter {
   std::string name;
   std::function<std::shared_ptr<communicator_backend>()> make;
   /// generations of the leak test; fewer for slow adapters
-  std::uint64_t generations = sanitized ? 100 : 1000;
+  std::uint64_t generations = sanitized ? 100 : 300;
 };
 const std::vector<communicator_adapter>& communicator_adapters();
 

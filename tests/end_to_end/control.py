@@ -13,10 +13,10 @@ from troupe_program import (Traced, check, check_code, check_equal, check_in, ch
 
 PLACED = ["--placement", "processes"]
 ENDLESS = ["--max-epochs", 100_000, "--limit-val-batches", 0]
-# Ranks in processes run ahead of the trace by some steps. Steps of this model take milliseconds, so that a fit of 640
+# Ranks in processes run ahead of the trace by some steps. Steps of this model take milliseconds, so that a fit of 320
 # steps is not over at once, and the script reads the trace as fast as it is written.
 SLOW = ["--set", "model.hidden=[1024,1024]", "--limit-val-batches", 0]
-LONG = ["--max-epochs", 40, *SLOW]
+LONG = ["--max-epochs", 20, *SLOW]
 PLACE = ("training_step", {"rank": 0, "step": 9})
 
 

@@ -102,10 +102,10 @@ def digest(run):
 
 
 def story_processes_end_with_the_weights_of_threads_over_every_communicator(folder):
-    for ranks in (1, 2, 3):
+    for ranks, communicators in ((1, ["auto"]), (2, ["shm"]), (3, ["tcp", "hier"])):
         threads = os.path.join(folder, f"threads-{ranks}")
         check_code(fit(threads, "--ranks", ranks), 0)
-        for by in ("auto", "shm", "tcp", "hier"):
+        for by in communicators:
             run = os.path.join(folder, f"{by}-{ranks}")
             check_code(fit(run, "--ranks", ranks, *PLACED, "--communicator", by), 0)
             check_equal(digest(run), digest(threads), f"{ranks} ranks by {by}")
@@ -137,7 +137,7 @@ def story_an_exception_is_reported_with_its_type_text_and_hook(folder):
 
 
 def story_a_dead_process_ends_the_run_and_is_named_with_its_signal(folder):
-    for kind, name in (("kill", "SIGKILL"), ("abort", "SIGABRT"), ("segv", "SIGSEGV"), ("exit", None)):
+    for kind, name in (("abort", "SIGABRT"), ("exit", None)):
         run = os.path.join(folder, kind)
         ended = check_code(fit(run, *PLACED, "--fault", f"{kind}@rank=1,hook=backward,step=3"), 1)
         failure = result_of(run)["failure"]
@@ -249,12 +249,11 @@ def story_sighup_to_the_process_group_is_handled_by_the_parent_only(folder):
 
 
 def story_a_rank_killed_in_its_teardown_costs_no_metrics(folder):
-    for rank in (0, 1):
-        for restarts in (0, 3):
-            run = os.path.join(folder, f"{rank}-{restarts}")
-            ended = fit(run, *PLACED, "--max-restarts", restarts, "--fault", f"kill@rank={rank},hook=teardown")
-            check(result_of(run)["metrics"]["train/loss"] > 0, ended)
-            check_same_metrics(run)
+    for rank, restarts in ((0, 0), (1, 3)):
+        run = os.path.join(folder, str(rank))
+        ended = fit(run, *PLACED, "--max-restarts", restarts, "--fault", f"kill@rank={rank},hook=teardown")
+        check(result_of(run)["metrics"]["train/loss"] > 0, ended)
+        check_same_metrics(run)
 
 
 def story_ranks_may_have_more_connections_than_a_shell_allows(folder):

@@ -186,7 +186,7 @@ def story_a_job_that_has_ended_is_removed_with_its_files(folder):
 
 def story_sigterm_saves_the_jobs_and_sigkill_loses_few_steps(folder):
     service = Service(os.path.join(folder, "plain"))
-    request = changed(ENDLESS, max_epochs=30, checkpoint_every_n_steps=20)
+    request = changed(ENDLESS, max_epochs=15, checkpoint_every_n_steps=20)
     service.start(request, "run")
     undisturbed = service.wait_for_end("run")
     check_equal(service.end(), 0)

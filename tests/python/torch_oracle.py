@@ -15,10 +15,10 @@ OPTIMIZERS = {"sgd": ["--learning-rate", "0.05", "--momentum", "0.9"],
 # them only. PyTorch's own implementations of Adam differ from each other in this way: by 5e-3 in 100 steps of the cnn.
 # With few units or few steps this is rare. SGD is not affected.
 # model, optimizer, seed, shards, batch size, accumulated batches, steps
-CASES = [("mlp", "sgd", 7, 2, 64, 1, 100),
-         ("mlp:32", "adam", 7, 2, 32, 1, 100),
-         ("mlp:32", "adamw", 7, 3, 16, 2, 100),
-         ("cnn", "sgd", 7, 2, 32, 1, 100),
+CASES = [("mlp", "sgd", 7, 2, 64, 1, 40),
+         ("mlp:32", "adam", 7, 2, 32, 1, 40),
+         ("mlp:32", "adamw", 7, 3, 16, 2, 40),
+         ("cnn", "sgd", 7, 2, 32, 1, 20),
          ("cnn", "adam", 7, 2, 16, 1, 10),
          ("cnn", "adamw", 7, 2, 16, 1, 10),
          ("mlp", "sgd", 1, 2, 1024, 4, 17)]  # includes the short last window of an epoch

@@ -109,8 +109,8 @@ TEST_CASE("a malformed case is refused with the reason", "[program]") {
   const auto answer = [&](const std::string& text) {
     return troupe_says({"simulate", "--replay", write_to(folder, "mangled.case", text)});
   };
-  // Cut off anywhere.
-  for (std::size_t size = 0; size < whole.size() - 1; ++size) {
+  // Cut off; case_test cuts the text at every place.
+  for (std::size_t size = 0; size < whole.size() - 1; size += 29) {
     const auto said = answer(whole.substr(0, size));
     INFO(size << ": " << said.err);
     REQUIRE(said.code == 2);

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include <csignal>
+#include <set>
+#include <sstream>
 
 #include "tests/support/catch.hpp"
 
@@ -98,6 +100,33 @@ TEST_CASE("an exception in a hook is exit 1 and the first cause in result.json",
   CHECK(result["failure"]["rank"] == 1);
   CHECK(result["failure"]["hook"] == "backward");
   CHECK(result["failure"]["step"] == 3);
+}
+
+TEST_CASE("an exception in any hook of any rank is the first cause", "[run]") {
+  const temporary_folder place;
+  const auto trace = (place.path() / "trace").string();
+  const auto traced = (place.path() / "traced").string();
+  const words all{
+      "fit", "--batch-size",        "3", "--limit-train-batches",    "2", "--max-epochs",
+      "1",   "--gradient-clip-val", "1", "--num-sanity-val-batches", "1"};
+  REQUIRE(troupe_says(all + words{"--run-dir", traced, "--trace-hooks", trace}).code == 0);
+  std::set<std::pair<int, std::string>> hooks;
+  std::istringstream lines{read_text(trace)};
+  for (std::string line; std::getline(lines, line);) {
+    const auto entry = json::parse(line);
+    hooks.emplace(entry["rank"].get<int>(), entry["hook"].get<std::string>());
+  }
+  CHECK(hooks.size() > 70);
+  for (const auto& [rank, hook] : hooks) {
+    CAPTURE(rank, hook);
+    const auto run = (place.path() / (hook + std::to_string(rank))).string();
+    const auto fault = "throw@rank=" + std::to_string(rank) + ",hook=" + hook + ",what=drill";
+    CHECK(troupe_says(all + words{"--run-dir", run, "--fault", fault}).code == 1);
+    const auto failure = result_of(run)["failure"];
+    CHECK(failure["what"] == "drill");
+    CHECK(failure["rank"] == rank);
+    CHECK(failure["hook"] == hook);
+  }
 }
 
 TEST_CASE("a user_error thrown in a hook decides the exit code", "[run]") {
