@@ -523,9 +523,9 @@ def story_answers_are_fast_while_all_cores_train(folder):
     service.start(changed(ENDLESS, ranks=max(2, os.cpu_count())), "run")
     service.wait_for_step("run", 20)
     for path in ("/healthz", "/v1/jobs", "/v1/jobs/run", "/metrics"):
-        found = timed(lambda: check_equal(service.ask("GET", path)[0], 200), 200)
-        median, late, worst = found[100], found[198], found[-1]
-        print(f"{path}: median {median:.1f} ms, 99 % {late:.1f} ms, worst {worst:.1f} ms")
+        found = timed(lambda: check_equal(service.ask("GET", path)[0], 200), 60)
+        median, late, worst = found[30], found[58], found[-1]
+        print(f"{path}: median {median:.1f} ms, 98 % {late:.1f} ms, worst {worst:.1f} ms")
         check(median < BOUND_MS, f"{path}: the median answer takes {median:.1f} ms")
     check_equal(service.end(), 0)
 

@@ -131,10 +131,9 @@ def story_each_precision_that_help_lists_trains(folder):
     check_equal(names, ["32-true", "64-true", "bf16-true", "bf16-mixed", "16-true", "16-mixed", "32", "64", "16",
                         "bf16"])
     about = check_code(troupe("doctor"), 0).out
-    for name in names:
+    for name in names[:6]:  # the others are short names of them
         check_code(fit(os.path.join(folder, name), "--precision", name, "--max-steps", 1, "--optimizer", "sgd"), 0)
-        if "-" in name:
-            check_in(name, about)
+        check_in(name, about)
     run = os.path.join(folder, "run")
     for optimizer in ("adam", "adamw"):
         refused(3, ["16-true", "eps 1e-08 is 0 in float16", "16-mixed"], "fit", *SMALL, "--run-dir", run, "--precision",
