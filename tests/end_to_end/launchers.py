@@ -126,7 +126,7 @@ def story_shells_of_a_launcher_call_the_program_several_times(folder):
     for name, launch in LAUNCHERS.items():
         run = os.path.join(folder, name)
         shells = launch(2)
-        test = f'"$0" test --run-dir {run}'
+        test = f'"$0" test --set limit_test_batches=1.0 --run-dir {run}'
         shells["before"] += ["bash", "-c", f'"$0" "$@" && {test} && {{ {test}-not-there; {test}; }}']
         ended = check_code(fit(run, SLURM_JOB_NAME="bash", **shells), 0)
         check_equal(ended.err.count(f"{name} started 2 processes: they are the ranks"), 3, ended)
