@@ -21,7 +21,7 @@ struct communicator_adapter {
   std::string name;
   std::function<std::shared_ptr<communicator_backend>()> make;
   /// generations of the leak test; fewer for slow adapters
-  std::uint64_t generations = sanitized ? 100 : 300;
+  std::uint64_t generations = sanitized ? 100 : 1000;
 };
 const std::vector<communicator_adapter>& communicator_adapters();
 
