@@ -296,10 +296,28 @@ void strategy::load_optimizer_state(std::int32_t index, const troupe::optimizer_
 
 namespace {
 
+// The folder is replaced with all that it holds.
+void refuse_other_content(const std::filesystem::path& folder, const std::string& commit_file) {
+  namespace fs = std::filesystem;
+  std::error_code unreadable;
+  const auto kind = fs::symlink_status(folder, unreadable).type();
+  if (kind == fs::file_type::not_found) return;
+  if (kind == fs::file_type::directory && fs::is_empty(folder, unreadable) && !unreadable) return;
+  if (kind == fs::file_type::directory &&
+      fs::is_regular_file(fs::symlink_status(folder / commit_file, unreadable)))
+    return;
+  throw user_error(errc::checkpoint,
+                   fmt::format("{} holds no checkpoint ({}), and a new one would replace all that "
+                               "is there: name a folder that does not exist, is empty, or holds a "
+                               "checkpoint",
+                               folder.string(), commit_file));
+}
+
 // Writes under another name first, as the checkpointer does: a crash leaves no half checkpoint.
 void write_now(const checkpoint_io& format, const snapshot& what, const std::string& path) {
   auto folder = std::filesystem::absolute(path).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
+  refuse_other_content(folder, format.commit_file());
   const auto above = folder.parent_path();
   const auto part = above / fmt::format(".{}.tmp", folder.filename().string());
   const auto run = [&](const storage_op& op) {

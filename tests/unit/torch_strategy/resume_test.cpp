@@ -2,6 +2,7 @@
 // checkpoint of another job is refused. Checks before the start call hooks in the order of a rank.
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 
 #include "backends/torch/resume_check.hpp"
@@ -332,6 +333,48 @@ TEST_CASE("save_checkpoint takes a path with a slash at its end") {
                 .options = quick(2, 2, 2)});
   CHECK(std::filesystem::exists(path / "model.safetensors"));
   CHECK_FALSE(std::filesystem::exists(path / "..tmp"));
+}
+
+namespace {
+
+struct saving_at_end : regression {
+  explicit saving_at_end(std::string to) : to_(std::move(to)) {}
+  void on_train_end() override { save_checkpoint(to_); }
+
+private:
+  std::string to_;
+};
+
+std::string saved_to(const std::filesystem::path& path) {
+  const auto data = std::make_shared<table_data>(8);
+  return text_of(run_job({.recipe = recipe_for<saving_at_end>(data, path.string()),
+                          .options = quick(2, 2, 2)})[0]
+                     .error);
+}
+
+}  // namespace
+
+TEST_CASE("save_checkpoint to what is no checkpoint: the path is refused, and nothing is removed") {
+  const temporary_folder folder;
+  const auto notes = folder.path() / "run" / "checkpoints" / "notes.txt";
+  std::filesystem::create_directories(notes.parent_path());
+  std::ofstream{notes} << "mine";
+  for (const auto& path : {folder.path() / "run", notes}) {
+    CAPTURE(path);
+    CHECK_THAT(saved_to(path), Catch::Contains(path.string() + " holds no checkpoint") &&
+                                   Catch::Contains("name a folder"));
+    CHECK(std::filesystem::is_regular_file(notes));
+  }
+}
+
+TEST_CASE("save_checkpoint replaces an empty folder, and a checkpoint") {
+  const temporary_folder folder;
+  const auto path = folder.path() / "saved";
+  std::filesystem::create_directories(path);
+  CHECK(saved_to(path) == "nothing");
+  std::filesystem::remove(path / "model.safetensors");
+  CHECK(saved_to(path) == "nothing");
+  CHECK(std::filesystem::exists(path / "model.safetensors"));
 }
 
 TEST_CASE("checks before the start prepare and set up the data before the module") {

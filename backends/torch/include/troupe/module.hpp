@@ -344,6 +344,8 @@ struct module : torch::nn::Module {
   stop_reason why_ended() const;
   /// Where the run stands: epoch, step, batch, dataloader, optimizer.
   const position& at() const;
+  /// Replaces a checkpoint of `path`. A user_error (checkpoint) if anything else is there: a file,
+  /// a link, or a folder that is neither empty nor a checkpoint.
 
   /// The optimizers of a fit, from configure_optimizers on; else null.
   optimizers* optimizers_in_use() const;

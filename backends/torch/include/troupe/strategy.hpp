@@ -317,8 +317,8 @@ public:
   /// - Without a path: the job's policy wants a checkpoint. What rank 0 returns is written by the
   ///   checkpointer, while training continues. Null on rank 0 fails the fit.
   /// - With one: a module asked for it (module::save_checkpoint). Rank 0 writes `what` to this
-  ///   folder, in the job's format, and all ranks return when it is durable. A module may call it
-  ///   with a state of its own.
+  ///   folder, in the job's format, and all ranks return when it is durable. The base refuses a
+  ///   folder that holds anything but a checkpoint. A module may call it with a state of its own.
   /// The base refuses storage options.
   virtual snapshot_ptr save_checkpoint(snapshot_ptr what, const std::string& path,
                                        const value& storage_options);
