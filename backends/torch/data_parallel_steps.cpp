@@ -15,6 +15,7 @@
 #include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/fused_step.hpp"
+#include "backends/torch/gradient_watch.hpp"
 #include "troupe/communicator.hpp"
 #include "troupe/data_parallel.hpp"
 #include "troupe/module.hpp"
@@ -107,7 +108,7 @@ void data_parallel::bind(std::shared_ptr<communicator> world, generation_id gene
 
 void data_parallel::lay_out_gradients() {
   if (alone()) return;
-  if (!bare_module()->automatic_optimization()) return refuse_for_manual();
+  if (!bare_module()->automatic_optimization()) return set_up_manual();
   const auto& all = optimizers_in_use()->all();
   if (all.size() > 64)
     throw user_error(errc::job_failed, "at most 64 optimizers can be trained data-parallel");
@@ -205,6 +206,7 @@ std::shared_ptr<void> data_parallel::join_batch_norms() const {
 
 step_output data_parallel::training_step(const batch& b, std::int64_t index) {
   const auto joined = join_batch_norms();
+  if (watch_) watch_->add(trained_parameters());
   return strategy::training_step(b, index);
 }
 
@@ -274,6 +276,7 @@ step_status data_parallel::backward(const at::Tensor& loss, const backward_plan&
 
 void data_parallel::clip_gradients(torch::optim::Optimizer& optimizer, double limit,
                                    hooks::clip_gradients::algorithm how) {
+  refuse_unsummed(optimizer);
   if (auto* one = fused_of(optimizer)) return one->step.clip(limit, how);
   strategy::clip_gradients(optimizer, limit, how);
 }
@@ -292,11 +295,31 @@ void data_parallel::optimizer_step(torch::optim::Optimizer& optimizer, std::int3
 
 // --- manual optimization -------------------------------------------------------------------------
 
-void data_parallel::refuse_for_manual() const {
+void data_parallel::set_up_manual() {
   if (options_.gradients.hook || options_.fused_step.value_or(false))
     throw user_error(errc::bad_configuration,
                      "manual optimization sums whole gradients in manual_backward: leave out "
                      "strategy.comm_hook and strategy.fused_step");
+  const auto& self = *this;
+  if (!watch_ && typeid(self) == typeid(data_parallel)) watch_ = std::make_unique<gradient_watch>();
+}
+
+void data_parallel::refuse_unsummed(const torch::optim::Optimizer& optimizer) const {
+  if (!watch_ || alone()) return;
+  const auto named = bare_module()->named_parameters();
+  for (const auto& group : optimizer.param_groups())
+    for (const auto& one : group.params()) {
+      if (!one.defined() || !watch_->noted(one)) continue;
+      std::string name = "of its own";
+      for (const auto& item : named)
+        if (item.value().is_same(one)) name = item.key();
+      throw user_error(errc::job_failed,
+                       fmt::format("an optimizer's step would train this rank alone: parameter {} "
+                                   "has a gradient of loss.backward(), which is not summed over "
+                                   "the {} ranks. Call manual_backward(loss) in its place, or "
+                                   "assign the sum to the parameter's mutable_grad()",
+                                   name, world()));
+    }
 }
 
 // The module's parameters, then the parameters that only an optimizer has.
@@ -313,20 +336,27 @@ std::vector<at::Tensor> data_parallel::trained_parameters() const {
   return all;
 }
 
-// Gradients of earlier calls are summed already, so they are put aside.
+// Gradients of earlier calls are summed already, so they are put aside. Those of a backward of the
+// module's own are not, and stay noted.
 void data_parallel::manual_backward(const at::Tensor& loss, double weight) {
   if (alone()) return strategy::manual_backward(loss, weight);
   const auto parameters = trained_parameters();
-  std::vector<at::Tensor> earlier;
-  for (const auto& one : parameters)
+  std::vector<at::Tensor> earlier, unsummed;
+  for (const auto& one : parameters) {
+    if (watch_ && watch_->noted(one)) unsummed.push_back(one);
     earlier.push_back(std::exchange(one.mutable_grad(), at::Tensor{}));
-  strategy::manual_backward(loss, weight);
+  }
+  {
+    const gradient_watch::pause summed_later{watch_.get()};
+    strategy::manual_backward(loss, weight);
+  }
   sum_gradients(parameters);
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     auto& now = parameters[i].mutable_grad();
     if (earlier[i].defined()) now = now.defined() ? earlier[i].add_(now) : earlier[i];
   }
+  for (const auto& one : unsummed) watch_->note(one);
 }
 
 // A parameter that some rank has used gets a gradient on all ranks. One sum per dtype.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "backends/torch/torch_learner.hpp"
+#include "troupe/data_parallel.hpp"
 
 namespace troupe {
 
@@ -59,6 +60,8 @@ void torch_learner::step_manually(std::int32_t index, const step_closure& closur
   auto& which = optimizer();
   const step_closure run = [&] {
     auto loss = closure ? closure() : at::Tensor{};
+    if (const auto* sums = dynamic_cast<const data_parallel*>(strategy_.get()))
+      sums->refuse_unsummed(which);
     precision_->pre_optimizer_step(which);
     callbacks_.call(*module_, &callback::on_before_optimizer_step, which);
     module_->on_before_optimizer_step(which);

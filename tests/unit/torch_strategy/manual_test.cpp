@@ -4,6 +4,7 @@
 
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/data_parallel.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -279,6 +280,142 @@ TEST_CASE("manual optimization: LBFGS calls the closure that it is given") {
   };
   run_good_job(
       {.recipe = recipe_for<newton>(std::make_shared<table_data>(8)), .options = quick(1, 8, 1)});
+}
+
+namespace {
+
+/// Runs `step` as its training step.
+struct looping : regression {
+  using loss_of_batch = std::function<at::Tensor()>;
+  using body = std::function<void(looping&, const loss_of_batch&)>;
+  explicit looping(body step) : step_(std::move(step)) {}
+  bool automatic_optimization() const override { return false; }
+  step_output training_step(const batch& b, std::int64_t) override {
+    step_(*this, [&] { return fn::mse_loss(net->forward(b[0]), b[1]); });
+    return {};
+  }
+
+private:
+  body step_;
+};
+
+std::vector<rank_end> looped_on(std::int32_t ranks, const looping::body& step,
+                                torch_plugins with = {}) {
+  auto options = quick(ranks, 2, 3);
+  if (with.strategies.contains("mine")) options.strategy = own_name{"mine"};
+  return run_job(
+      {.recipe = recipe_for<looping>(std::move(with), std::make_shared<table_data>(24), step),
+       .options = options});
+}
+
+std::string unsummed(const looping::body& step) {
+  CHECK(text_of(looped_on(1, step)[0].error) == "nothing");
+  return text_of(looped_on(2, step)[0].error);
+}
+
+void clip(looping& m) {
+  m.strategy_in_use()->clip_gradients(m.optimizer().raw(), 1,
+                                      hooks::clip_gradients::algorithm::norm);
+}
+
+}  // namespace
+
+TEST_CASE("manual optimization: a step with a gradient that is not summed is refused") {
+  using loss_of = looping::loss_of_batch;
+  const std::vector<looping::body> steps{[](looping& m, const loss_of& loss) {
+                                           m.optimizer().zero_grad();
+                                           loss().backward();
+                                           m.optimizer().step();
+                                         },
+                                         [](looping& m, const loss_of& loss) {
+                                           loss().backward();
+                                           clip(m);
+                                           m.optimizer().step();
+                                         },
+                                         [](looping& m, const loss_of& loss) {
+                                           m.manual_backward(loss());
+                                           loss().backward();
+                                           m.optimizer().step();
+                                         },
+                                         [](looping& m, const loss_of& loss) {
+                                           loss().backward();
+                                           m.manual_backward(loss());
+                                           m.optimizer().step();
+                                         },
+                                         [](looping& m, const loss_of& loss) {
+                                           m.optimizer().step([&] {
+                                             m.optimizer().zero_grad();
+                                             auto now = loss();
+                                             now.backward();
+                                             return now.detach();
+                                           });
+                                         }};
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    CAPTURE(i);
+    CHECK_THAT(unsummed(steps[i]),
+               Catch::Contains("parameter net.0.weight has a gradient of loss.backward()") &&
+                   Catch::Contains("Call manual_backward(loss) in its place"));
+  }
+}
+
+TEST_CASE("manual optimization: a step with gradients of another origin is not refused") {
+  using loss_of = looping::loss_of_batch;
+  const auto fine = [](const looping::body& step, const torch_plugins& with = {}) {
+    const auto ends = looped_on(2, step, with);
+    CHECK(text_of(ends[0].error) == "nothing");
+    return weights_of(ends[0].snapshot);
+  };
+  const auto summed = fine([](looping& m, const loss_of& loss) {
+    m.optimizer().zero_grad();
+    m.manual_backward(loss());
+    clip(m);
+    m.optimizer().step();
+  });
+  const auto by_module = [&](bool in_place) {
+    return fine([in_place](looping& m, const loss_of& loss) {
+      m.optimizer().zero_grad();
+      loss().backward();
+      for (auto& one : m.parameters()) {
+        const auto sum = m.reduce(one.grad(), "mean");
+        if (in_place)
+          one.mutable_grad().copy_(sum);
+        else
+          one.mutable_grad() = sum;
+      }
+      clip(m);
+      m.optimizer().step();
+    });
+  };
+  CHECK(distance(by_module(true), summed) < 1e-6);
+  CHECK(distance(by_module(false), summed) < 1e-6);
+  // Dropped before they are used.
+  const auto dropped = fine([](looping& m, const loss_of& loss) {
+    loss().backward();
+    m.optimizer().zero_grad();
+    m.manual_backward(loss());
+    clip(m);
+    m.optimizer().step();
+  });
+  CHECK(distance(dropped, summed) == 0);
+  fine([](looping& m, const loss_of&) {
+    for (auto& one : m.parameters()) one.mutable_grad() = torch::ones_like(one);
+    m.optimizer().step();
+  });
+  // A strategy of the program's own knows what its ranks exchange.
+  struct averaging : data_parallel {
+    using data_parallel::data_parallel;
+  };
+  torch_plugins with;
+  with.strategies["mine"] = [](strategy_parts parts) {
+    return std::make_unique<averaging>(std::move(parts));
+  };
+  fine(
+      [](looping& m, const loss_of& loss) {
+        m.optimizer().zero_grad();
+        loss().backward();
+        m.optimizer().step();
+      },
+      with);
 }
 
 TEST_CASE("manual optimization: options that would act on its steps are refused") {

@@ -11,6 +11,8 @@
 
 namespace troupe {
 
+class gradient_watch;
+
 /// How data_parallel exchanges gradients and buffers.
 struct data_parallel_options {
   /// Buckets and what sums them.
@@ -73,6 +75,11 @@ public:
                const subgroup& among) override;
   std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> mine) override;
 
+  /// In manual optimization with several ranks: throws a user_error (job_failed) if a parameter of
+  /// the optimizer has a gradient as a backward left it that was not manual_backward's. A class
+  /// that is derived from this one sums as it likes: it is not checked.
+  void refuse_unsummed(const torch::optim::Optimizer& optimizer) const;
+
   /// Figures of the exchange so far.
   reducer::figures gradient_figures() const;
   /// Whether steps of this optimizer sum, clip and update in one pass.
@@ -88,7 +95,7 @@ private:
   void lay_out_gradients();
   void look_at_parameters(std::int32_t index);
   std::vector<at::Tensor> trained_parameters() const;
-  void refuse_for_manual() const;
+  void set_up_manual();
   void sum_gradients(const std::vector<at::Tensor>& parameters);
   void fuse_steps();
   std::string obstacle_to_fusing(const torch::optim::Optimizer& optimizer) const;
@@ -108,6 +115,7 @@ private:
   std::shared_ptr<communicator> host_;  // between the same ranks, for memory of the host
   subgroup batch_ranks_;                // those that run the next step
   std::unique_ptr<reducer> gradients_;
+  std::unique_ptr<gradient_watch> watch_;                     // in manual optimization
   std::map<const c10::TensorImpl*, std::uint64_t> laid_out_;  // the optimizers of each, in bits
   std::vector<std::size_t> counts_;                           // parameters, by optimizer
   std::vector<std::unique_ptr<fused>> fused_;                 // by optimizer

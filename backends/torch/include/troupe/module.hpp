@@ -224,6 +224,9 @@ struct module : torch::nn::Module {
   // Truncated back-propagation through time (docs/gradients.md): each batch is trained in parts
   // that follow each other in time, with an optimizer step for each part. training_step then
   // returns a map with `loss` and `hiddens`: any value, whose tensors are detached for the next
+  /// A plain loss.backward() sums nothing. With several ranks of the strategy data_parallel an
+  /// optimizer's step, and clip_gradients, throw a user_error where a gradient is as such a
+  /// backward left it. One that the module has changed or assigned since then is its own sum.
   // part.
   /// The length of a part in time. 0: trainer_options::truncated_bptt_steps. The module's own comes
   /// first. Read once, after configure_optimizers.
