@@ -193,6 +193,15 @@ void torch_learner::take_loaded_weights() {
 
 void torch_learner::take_weights(const snapshot& from) { strategy_->load_module_state(from.model); }
 
+// A snapshot of a fit has the module's text too; a file of weights has no state.
+void torch_learner::take_initial(const snapshot& from) {
+  take_weights(from);
+  const auto state = reading("the initial weights", [&] { return parse_state(from.state); });
+  if (const auto text = state.find("module"); text != state.end())
+    module_->on_load_checkpoint(
+        reading("the initial weights", [&] { return text->get<std::string>(); }));
+}
+
 fit_record torch_learner::record() const {
   fit_record all{.seed = about_.options.seed, .data = data_ ? data_->name() : std::string{}};
   const auto train = cursors_.find(stage::train);

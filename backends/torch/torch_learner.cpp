@@ -282,7 +282,7 @@ void torch_learner::handle(const hooks::configure_model&) {
 }
 
 void torch_learner::handle(const hooks::model_to_device&) {
-  if (about_.initial && !loaded_) take_weights(*about_.initial);
+  if (about_.initial && !loaded_) take_initial(*about_.initial);
   strategy_->model_to_device();
   if (std::exchange(weights_due_, false)) take_loaded_weights();
 }

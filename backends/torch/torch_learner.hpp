@@ -257,6 +257,7 @@ private:
 
   // Recovery.
   bool keeps_points() const { return troupe::keeps_points(about_.options); }
+  void take_initial(const snapshot& from);
   bool reports_step(const position& before) const;
   bool ends_reporting(const position& before);
   void before_update(const position& at);

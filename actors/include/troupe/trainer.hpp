@@ -141,7 +141,9 @@ struct job_context {
   /// The last two are looked up in the initiating call, which reads the checkpoint. Unset: none. An
   /// empty path is refused: it is what an outcome without a checkpoint has.
   std::optional<std::string> resume;
-  /// Weights to start with, before the first broadcast; null: the module's own.
+  /// Weights to start with, before the first broadcast; null: the module's own. In those of a fit
+  /// (job_outcome::weights) is what the module's on_save_checkpoint returned; on_load_checkpoint
+  /// gets it.
   snapshot_ptr initial;
   /// Each makes one observer when the job starts (troupe/observer.hpp).
   std::vector<observer_factory> observers;

@@ -348,3 +348,22 @@ TEST_CASE("an optimizer with a parameter in two groups is refused") {
                     Catch::Contains("groups 0 and 1") && Catch::Contains("of shape (4)"));
   CHECK_NOTHROW(of.add(groups({torch::zeros({2})})));
 }
+
+TEST_CASE("a trainer's evaluation after its fit gets the text that the module saved") {
+  struct counting : regression {
+    std::string on_save_checkpoint() override { return std::to_string(at().step); }
+    void on_load_checkpoint(const std::string& json) override { loaded = json; }
+    void on_test_end() override { expect(loaded == "4"); }
+    void on_fit_start() override { fits = true; }
+    void on_validation_end() override { expect(fits || loaded == "4"); }
+    void on_predict_end() override { expect(loaded == "4"); }
+    bool fits = false;
+    std::string loaded;
+  };
+  const auto data = std::make_shared<table_data>(16, 4, 8);
+  trainer runs{{.ranks = 2, .max_epochs = 2, .batch_size = 4}};
+  CHECK(runs.fit<counting>(data).ok());
+  for (const auto& outcome :
+       {runs.test<counting>(data), runs.validate<counting>(data), runs.predict<counting>(data)})
+    CHECK_NOTHROW(outcome.rethrow());
+}

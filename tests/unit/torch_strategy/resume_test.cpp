@@ -377,6 +377,28 @@ TEST_CASE("save_checkpoint replaces an empty folder, and a checkpoint") {
   CHECK(std::filesystem::exists(path / "model.safetensors"));
 }
 
+TEST_CASE("a job that begins with a fit's weights gets the module's saved text") {
+  struct counting : remembering {
+    void on_load_checkpoint(const std::string& json) override {
+      expect(at().stage == stage::start);
+      loaded = json;
+    }
+    void on_test_start() override { expect(loaded == "3"); }
+    void on_train_start() override { expect(loaded.empty() || loaded == "3"); }
+    std::string loaded;
+  };
+  const auto data = std::make_shared<table_data>(30, 4, 8);
+  const auto recipe = recipe_for<counting>(data);
+  const auto options = quick(2, 3, 3);
+  auto taken = run_good_job({.recipe = recipe, .options = options})[0].snapshot;
+  run_good_job({.recipe = recipe, .options = options, .purpose = stage::test, .initial = taken});
+  run_good_job({.recipe = recipe, .options = options, .initial = taken});
+  // A file of weights has no text.
+  auto weights = std::make_shared<snapshot>(*taken);
+  weights->state.clear();
+  run_good_job({.recipe = recipe_for<remembering>(data), .options = options, .initial = weights});
+}
+
 TEST_CASE("checks before the start prepare and set up the data before the module") {
   struct ordered_data : table_data {
     using table_data::table_data;

@@ -301,7 +301,8 @@ struct module : torch::nn::Module {
   /// Before the weights are copied, after the callbacks'. By default empty.
   virtual std::string on_save_checkpoint() { return {}; }
   /// `json` is what a rank's on_save_checkpoint returned; empty if nothing. Jobs that evaluate a
-  /// checkpoint call it, too.
+  /// checkpoint call it, and jobs that begin with a fit's weights (job_context::initial, and a
+  /// trainer's evaluation after its fit).
   virtual void on_load_checkpoint(const std::string& json) { (void)json; }
 
   // For use inside steps and hooks. Outside of a run a module is rank 0 of 1; what it logs and
