@@ -9,7 +9,9 @@ namespace troupe {
 data_loading loading_of(data_module& data, stage s, std::int32_t dataloader,
                         const trainer_options& options) {
   auto how = data.loading(s, dataloader);
-  if (overfits(options)) how.shuffle = false;
+  if (!overfits(options)) return how;
+  how.shuffle = false;
+  how.order = nullptr;
   return how;
 }
 

@@ -14,6 +14,7 @@
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/ordered_dataset.hpp"
 #include "backends/torch/rank_random.hpp"
+#include "backends/torch/sampler_check.hpp"
 #include "troupe/accelerator.hpp"
 #include "troupe/data.hpp"
 #include "troupe/detail/tensor.hpp"
@@ -326,12 +327,13 @@ loader_options loader_options_of(const data_loading& how, stage purpose, const d
                      "data_loading: device_prefetch copies batches that were made ahead: let "
                      "num_workers and prefetch be 1 or more");
   if (purpose != stage::train) return made;
-  made.shuffle = how.shuffle;
-  if (how.shuffle && how.order) {
+  made.shuffle = how.shuffle || how.order;
+  if (how.order) {
     if (dynamic_cast<const ordered_dataset*>(&data))
       throw user_error(errc::bad_configuration,
                        "data_loading: a combined_dataset has an order of its own: leave out "
                        "`order`");
+    check_sampler(*how.order, made.layout.size);
     made.order = how.order;
     made.layout.size = how.order->size();
     check_size(made.layout.size, "data_loading: the sampler");

@@ -2,7 +2,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "troupe/data.hpp"
+#include <fmt/format.h>
+
+#include "backends/torch/sampler_check.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {
@@ -24,6 +26,7 @@ public:
                        "weighted_sampler: give a weight above 0, and 1 entry or more");
   }
   std::int64_t size() const override { return entries_; }
+  std::size_t weights() const { return upto_.size(); }
   std::vector<std::int64_t> order(std::uint64_t seed, std::int64_t epoch) const override {
     const auto key = stable_hasher{}.add(seed).add(epoch).add("weighted_sampler").digest();
     std::vector<std::int64_t> drawn;
@@ -70,6 +73,21 @@ private:
 };
 
 }  // namespace
+
+void check_sampler(const sampler& order, std::int64_t samples) {
+  const auto refuse_unless = [samples](std::string_view name, std::string_view what,
+                                       std::int64_t given) {
+    if (given == samples) return;
+    throw user_error(errc::bad_configuration,
+                     fmt::format("{} was given {} {}, and the dataset has {} samples: give one for "
+                                 "each sample",
+                                 name, given, what, samples));
+  };
+  if (const auto* one = dynamic_cast<const weighted_order*>(&order))
+    refuse_unless("weighted_sampler", "weights", static_cast<std::int64_t>(one->weights()));
+  if (const auto* one = dynamic_cast<const bucketed_order*>(&order))
+    refuse_unless("bucketed_sampler", "lengths", one->size());
+}
 
 sampler_ptr weighted_sampler(std::vector<double> weights, std::int64_t entries) {
   return std::make_shared<weighted_order>(weights, entries);

@@ -28,7 +28,7 @@
 
 namespace troupe {
 
-/// How a loader of a job with `options` reads: overfit_batches switches `shuffle` off.
+/// How a loader of a job with `options` reads: overfit_batches leaves out `shuffle` and `order`.
 data_loading loading_of(data_module& data, stage s, std::int32_t dataloader,
                         const trainer_options& options);
 

@@ -492,5 +492,47 @@ TEST_CASE("sixteen loaders on few cores keep their order") {
   for (const auto& mine : seen) CHECK(mine == order);
 }
 
+/// The last sample first.
+struct backwards final : sampler {
+  explicit backwards(std::int64_t size, std::int64_t last) : size_(size), last_(last) {}
+  std::int64_t size() const override { return size_; }
+  std::vector<std::int64_t> order(std::uint64_t, std::int64_t) const override {
+    std::vector<std::int64_t> all;
+    for (std::int64_t i = 0; i < size_; ++i) all.push_back(last_ - i);
+    return all;
+  }
+
+private:
+  std::int64_t size_, last_;
+};
+
+TEST_CASE("an order counts, whatever shuffle says") {
+  const auto data = std::make_shared<echo>(4);
+  const auto read = [&](const data_loading& how) {
+    loader one{data, loader_options_of(how, stage::train, *data, 1, 4)};
+    one.begin(0, 0, 1);
+    return one.next().batch;
+  };
+  const auto order = std::make_shared<backwards>(4, 3);
+  const value expected{value_list{{3, 2, 1, 0}}};
+  CHECK(read({.shuffle = false, .order = order}) == expected);
+  CHECK(read({.order = order}) == expected);
+  CHECK_THROWS_WITH(read({.order = std::make_shared<backwards>(4, 4)}),
+                    Catch::Contains("an index that is no sample"));
+}
+
+TEST_CASE("a sampler that was made for another number of samples is refused") {
+  const echo data{4};
+  const auto of = [&](sampler_ptr order) {
+    return loader_options_of({.order = std::move(order)}, stage::train, data, 1, 4).layout.size;
+  };
+  CHECK(of(bucketed_sampler({1, 2, 3, 4}, 2)) == 4);
+  CHECK_THROWS_WITH(
+      of(bucketed_sampler({1, 2, 3}, 2)),
+      Catch::Contains("bucketed_sampler was given 3 lengths") && Catch::Contains("4 samples"));
+  CHECK_THROWS_WITH(of(weighted_sampler({1, 2, 3}, 8)), Catch::Contains("3 weights"));
+  CHECK(of(weighted_sampler({1, 2, 3, 4}, 8)) == 8);
+}
+
 }  // namespace
 }  // namespace troupe

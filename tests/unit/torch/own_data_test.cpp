@@ -163,7 +163,7 @@ TEST_CASE("a weighted order draws in proportion, keyed by seed and epoch", "[own
   CHECK_THAT(refusal([] {
                epoch_of(counting(2), {.order = weighted_sampler({0, 0, 1}, 4)}, 1, 0);
              }),
-             Contains("index that is no sample"));
+             Contains("weighted_sampler was given 3 weights, and the dataset has 2 samples"));
 }
 
 TEST_CASE("a bucketed order has each sample once, and similar lengths together", "[own_data]") {

@@ -137,13 +137,14 @@ using sampler_ptr = std::shared_ptr<const sampler>;
 /// How one loader reads its dataset: what torch's DataLoader calls by these names.
 struct data_loading {
   std::optional<std::int64_t> batch_size;  ///< of a rank; default: trainer_options::batch_size
-  /// In training: visit samples in the epoch's order. False: from first to last. Evaluation always
-  /// goes from first to last.
+  /// In training: visit samples in the epoch's order. False: from first to last, without an
+  /// `order`. Evaluation always goes from first to last.
   bool shuffle = true;
   /// In training: an epoch has only micro-batches that are full on all ranks. The samples of the
-  /// rest are left out: other ones in each epoch if `shuffle`.
+  /// rest are left out: other ones in each epoch if `shuffle`. A fit without any batch is refused.
   bool drop_last = false;
-  sampler_ptr order;                 ///< training with `shuffle`; null: the ledger's permutation
+  /// In training: the order, whatever `shuffle` says. Null: the ledger's permutation.
+  sampler_ptr order;
   std::int32_t num_workers = 1;      ///< loader::options::num_workers
   std::int32_t prefetch = 2;         ///< loader::options::prefetch
   std::int32_t device_prefetch = 0;  ///< loader::options::device_prefetch
@@ -407,7 +408,8 @@ dataset_ptr torch_dataset(Data data, collate_function how = collate) {
 }
 
 /// Draws `entries` samples with replacement, sample i with a chance in proportion to weights[i].
-/// Keyed by (seed, epoch). An epoch then has a sample several times or not at all.
+/// Keyed by (seed, epoch). An epoch then has a sample several times or not at all. A loader refuses
+/// it, and the next, for a dataset with another number of samples than `weights` or `lengths`.
 sampler_ptr weighted_sampler(std::vector<double> weights, std::int64_t entries);
 /// The ledger's permutation in windows of `window` entries, sorted by `lengths` within each: the
 /// samples of a micro-batch have similar lengths. Each sample once per epoch. A window of several
