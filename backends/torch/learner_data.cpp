@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 
 #include "backends/torch/torch_learner.hpp"
 
@@ -13,6 +15,27 @@ data_loading loading_of(data_module& data, stage s, std::int32_t dataloader,
   how.shuffle = false;
   how.order = nullptr;
   return how;
+}
+
+training_length length_of(const trainer_options& options, std::int64_t batches) {
+  training_length all{apply_limit(limit_of(options, stage::train), batches), std::nullopt};
+  const bool tries = options.fast_dev_run > 0;
+  const auto epochs = tries ? 1 : options.max_epochs;
+  if (!tries) all.steps = options.max_steps;
+  if (epochs < 0 && all.batches > 0) return all;
+  constexpr auto most = std::numeric_limits<std::int64_t>::max();
+  auto schedule = options.accumulate_schedule;
+  schedule.try_emplace(0, options.accumulate_grad_batches);
+  std::int64_t steps = 0;
+  for (auto one = schedule.begin(); one != schedule.end() && all.batches > 0; ++one) {
+    const auto next = std::next(one);
+    const auto end = next == schedule.end() ? epochs : std::min(epochs, next->first);
+    const auto in_each = (all.batches - 1) / one->second + 1;
+    const auto of_these = std::max<std::int64_t>(end - one->first, 0);
+    steps = of_these > (most - steps) / in_each ? most : steps + of_these * in_each;
+  }
+  all.steps = std::min(steps, all.steps.value_or(most));
+  return all;
 }
 
 std::vector<dataset_ptr> torch_learner::datasets(stage s) {
@@ -36,6 +59,40 @@ std::vector<dataset_ptr> torch_learner::datasets(stage s) {
 void torch_learner::handle(const hooks::process_dataloader& h) {
   const auto s = h.at.stage;
   if (h.at.dataloader > 0) return;
+  if (s != stage::train || !length_) make_loaders(s);
+  if (s == stage::train) length_ = length_of(about_.options, front_batches());
+  for (const auto& one : cursors_[s]) {
+    const auto layout = one.way->layout();
+    loader_length length;
+    length.stage = s;
+    length.dataloader = static_cast<std::int32_t>(outcome_->loaders.size());
+    length.batches = layout.batches();
+    length.samples = layout.size;
+    length.batch_samples = layout.ranks * layout.batch_size;
+    outcome_->loaders.push_back(length);
+  }
+}
+
+std::int64_t torch_learner::front_batches() const {
+  return cursors_.at(stage::train).front().way->layout().batches();
+}
+
+// Makes the loaders of a fit before their hook does, with the same random numbers.
+training_length torch_learner::length() {
+  if (length_) return *length_;
+  if (about_.purpose != stage::train || !data_set_up_)
+    throw user_error(errc::bad_usage,
+                     "batches_per_epoch, estimated_steps: only a fit has them, from setup on");
+  rank_random draws{about_.options.seed};
+  const random_scope scope{draws};
+  const position at;
+  draws.reset({at.epoch, at.batch, about_.rank, hooks::process_dataloader::name});
+  make_loaders(stage::train);
+  length_ = length_of(about_.options, front_batches());
+  return *length_;
+}
+
+void torch_learner::make_loaders(stage s) {
   auto& walks = cursors_[s];
   walks.clear();
   const auto sets = datasets(s);
@@ -49,8 +106,8 @@ void torch_learner::handle(const hooks::process_dataloader& h) {
       throw user_error(errc::job_failed,
                        fmt::format("the data module's dataset {} for {} is null: leave it out",
                                    number, to_string(s)));
-    auto options = loader_options_of(loading_of(*data_, s, number, about_.options), s, *data,
-                                     strategy_->world(), about_.options.batch_size);
+    const auto how = loading_of(*data_, s, number, about_.options);
+    auto options = loader_options_of(how, s, *data, strategy_->world(), about_.options.batch_size);
     options.seed = about_.options.seed;
     options.rank = strategy_->rank();
     options.staged_for = place_.kind;
@@ -60,15 +117,7 @@ void torch_learner::handle(const hooks::process_dataloader& h) {
     if (!way)
       throw user_error(errc::job_failed,
                        "process_dataloader returned no loader: return the one it got, or another");
-    const auto layout = way->layout();
-    loader_length length;
-    length.stage = s;
-    length.dataloader = number;
-    length.batches = layout.batches();
-    length.samples = layout.size;
-    length.batch_samples = layout.ranks * layout.batch_size;
     walks.push_back({std::move(way), data->size()});
-    outcome_->loaders.push_back(length);
   }
 }
 

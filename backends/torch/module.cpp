@@ -180,6 +180,24 @@ void module::stop() {
   if (services_) services_->stop();
 }
 
+namespace {
+
+[[noreturn]] void no_length() {
+  throw user_error(errc::bad_usage,
+                   "batches_per_epoch, estimated_steps: only a fit has them, from setup on");
+}
+
+}  // namespace
+
+std::int64_t module::batches_per_epoch() const {
+  if (!length_) no_length();
+  return length_().batches;
+}
+std::optional<std::int64_t> module::estimated_steps() const {
+  if (!length_) no_length();
+  return length_().steps;
+}
+
 stop_reason module::why_ended() const {
   return services_ ? services_->why_ended() : stop_reason::none;
 }

@@ -123,7 +123,7 @@ std::mutex attaching;
 
 torch_learner::~torch_learner() {
   const std::lock_guard lock{attaching};
-  if (module_) module_->attach(nullptr);
+  if (module_) module_->attach(nullptr, {});
 }
 
 void torch_learner::bind(std::shared_ptr<communicator> world, generation_id generation) {
@@ -230,7 +230,7 @@ void torch_learner::handle(const hooks::connect&) {
                        "the module factory made a module that another rank trains: make a new one "
                        "in each call");
     }
-    module_->attach(this);
+    module_->attach(this, [this] { return length(); });
   }
   strategy_->connect(module_);
 }
@@ -268,6 +268,7 @@ void torch_learner::handle(const hooks::prepare_data&) {
 
 void torch_learner::handle(const hooks::setup&) {
   if (data_) data_->setup(about_.purpose);
+  data_set_up_ = true;
   notify(&callback::setup, &troupe::module::setup, &strategy::setup, about_.purpose);
 }
 

@@ -32,6 +32,9 @@ namespace troupe {
 data_loading loading_of(data_module& data, stage s, std::int32_t dataloader,
                         const trainer_options& options);
 
+/// The length of a fit whose epochs have so many micro-batches without a limit.
+training_length length_of(const trainer_options& options, std::int64_t batches);
+
 /// The text of an exception. Cut off, because what() of LibTorch's exceptions ends in 25 lines of
 /// stack frames.
 std::string text_without_frames(const std::exception& error);
@@ -197,6 +200,9 @@ private:
   void describe_optimizers();
   void set_up_precision();
   std::vector<dataset_ptr> datasets(stage s);
+  void make_loaders(stage s);
+  std::int64_t front_batches() const;
+  training_length length();
   bool idle() const { return batch_.empty(); }
   torch::optim::Optimizer& optimizer(const position& at);
   torch::optim::Optimizer& optimizer() { return optimizer(at_); }
@@ -251,13 +257,13 @@ private:
                                         const metric_accumulator& epochs);
   void save_point(const loop_state& loop);
   void take_weights(const snapshot& from);
+  void take_initial(const snapshot& from);
   void take_loaded_weights();
   void take_everything(snapshot& from);
   fit_record record() const;
 
   // Recovery.
   bool keeps_points() const { return troupe::keeps_points(about_.options); }
-  void take_initial(const snapshot& from);
   bool reports_step(const position& before) const;
   bool ends_reporting(const position& before);
   void before_update(const position& at);
@@ -301,6 +307,8 @@ private:
   bool optimizers_there_ = false;
   std::unique_ptr<precision::context> building_;
   std::map<stage, std::vector<loader_cursor>> cursors_;
+  bool data_set_up_ = false;
+  std::optional<training_length> length_;  // once the loaders of training are made
 
   // The hook in progress; closures nest.
   position at_;

@@ -113,7 +113,7 @@ private:
     fit_record record{.seed = options.seed, .data = data_ ? data_->name() : std::string{}};
     // Cheapest checks first.
     check_record(*from, record, path);
-    const auto made = made_module();
+    const auto made = made_module(options);
     if (!made) return;
     load_state(*made, from->model);
     check_optimizers(*made, *from, path);
@@ -129,14 +129,25 @@ private:
   }
 
   // A module, in the order of a rank: the data are prepared and set up before.
-  std::shared_ptr<module> made_module() const {
-    const auto made = model_ ? model_() : nullptr;
-    if (!made) return nullptr;
+  std::shared_ptr<module> made_module(const trainer_options& options) const {
+    const auto own = model_ ? model_() : nullptr;
+    if (!own || own->strategy_in_use()) return own;  // a rank's, which refuses to share it
+    const std::shared_ptr<module> made{own.get(), [own](module*) { own->attach(nullptr, {}); }};
     made->prepare_data();
     if (data_) data_->setup(stage::train);
+    made->attach(nullptr, [this, options] { return expected_length(options); });
     made->setup(stage::train);
     made->configure_model();
     return made;
+  }
+
+  // As a rank computes it, unless a strategy of the program's own replaces loaders.
+  training_length expected_length(const trainer_options& options) const {
+    const auto train = data_ ? data_->train() : nullptr;
+    if (!train) return length_of(options, 0);
+    const auto loads = loader_options_of(loading_of(*data_, stage::train, 0, options), stage::train,
+                                         *train, options.ranks, options.batch_size);
+    return length_of(options, loads.layout.batches());
   }
 
   // Of a fit that is not resumed: the epoch in which another one goes on may have more batches.
@@ -153,12 +164,8 @@ private:
     rank_random draws{options.seed};
     const random_scope scope{draws};
     data_->setup(stage::train);
-    const auto train = data_->train();
-    if (!train || data_->validation().empty()) return;
-    const auto loads = loader_options_of(loading_of(*data_, stage::train, 0, options), stage::train,
-                                         *train, options.ranks, options.batch_size);
-    check_validation_interval(*every,
-                              apply_limit(limit_of(options, stage::train), loads.layout.batches()));
+    if (!data_->train() || data_->validation().empty()) return;
+    check_validation_interval(*every, expected_length(options).batches);
   }
 
   // Makes a module only for a precision that may refuse its optimizers.
@@ -169,7 +176,7 @@ private:
     const lane_thread as_in_a_lane;
     rank_random draws{options.seed};
     const random_scope scope{draws};
-    const auto made = made_module();
+    const auto made = made_module(options);
     if (!made) return;
     check_precision(*numbers, made->configure_optimizers());
   }

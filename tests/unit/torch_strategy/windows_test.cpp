@@ -1,8 +1,11 @@
 // Goal: a step of several micro-batches exchanges gradients once, and an exception in the middle of
 // one ends all ranks. Modules with nothing to train and parameters with unusual layouts work. A
 // rank with one sample cannot train batch norm, and says so. What a module's hooks change or log is
-// not lost: the modes of sub-modules, and values.
+// not lost: the modes of sub-modules, and values. A module knows how many steps its fit has before
+// it makes its schedules.
 #include "backends/forwarding_communicator.hpp"
+#include "backends/torch/torch_learner.hpp"
+#include "tests/support/one_checkpoint.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
 
@@ -356,4 +359,172 @@ TEST_CASE("a plateau scheduler follows a value of training in a fit without vali
   options.max_epochs = 10;
   run_good_job(
       {.recipe = recipe_for<plateaued>(std::make_shared<table_data>(16)), .options = options});
+}
+
+// --- the length of a fit -------------------------------------------------------------------------
+
+namespace {
+
+struct loaded_data : table_data {
+  loaded_data(std::int64_t samples, data_loading how) : table_data(samples), how_(std::move(how)) {}
+  data_loading loading(stage, std::int32_t) override { return how_; }
+
+private:
+  data_loading how_;
+};
+
+data_ptr with_drop_last(std::int64_t samples) {
+  return std::make_shared<loaded_data>(samples, data_loading{.drop_last = true});
+}
+
+trainer_options epochs_of(std::int32_t ranks, std::int64_t batch_size, std::int64_t max_epochs) {
+  auto options = quick(ranks, batch_size, 0);
+  options.max_steps.reset();
+  options.max_epochs = max_epochs;
+  return options;
+}
+
+/// Asks for the lengths in configure_optimizers, and again at the end.
+struct asks_lengths : regression {
+  optimizers configure_optimizers() override {
+    batches = batches_per_epoch();
+    steps = estimated_steps();
+    return regression::configure_optimizers();
+  }
+  void on_train_end() override {
+    expect(batches == batches_per_epoch() && steps == estimated_steps());
+    add_to_queue(value_tuple{{batches, steps.value_or(-1)}});
+  }
+  std::int64_t batches = 0;
+  std::optional<std::int64_t> steps;
+};
+
+value both_lengths(std::int64_t batches, std::int64_t steps) {
+  return value_tuple{{batches, steps}};
+}
+
+}  // namespace
+
+TEST_CASE("fit lengths: the figures of configure_optimizers are those of the fit, on all ranks") {
+  struct wanted {
+    trainer_options options;
+    data_ptr data;
+    std::int64_t batches, steps;
+  };
+  const auto with = [](trainer_options options, auto change) {
+    change(options);
+    return options;
+  };
+  const auto whole = std::make_shared<table_data>(30);
+  const std::vector<wanted> all{
+      {epochs_of(1, 4, 2), whole, 8, 16},
+      {epochs_of(2, 4, 3), whole, 4, 12},
+      {epochs_of(2, 4, 3), with_drop_last(30), 3, 9},
+      {with(epochs_of(2, 4, 3), [](auto& o) { o.max_steps = 5; }), whole, 4, 5},
+      {with(epochs_of(1, 4, 3), [](auto& o) { o.limit_train_batches = std::int64_t{6}; }), whole, 6,
+       18},
+      {with(epochs_of(1, 4, 3), [](auto& o) { o.limit_train_batches = 0.5; }), whole, 4, 12},
+      {with(epochs_of(1, 4, 2), [](auto& o) { o.accumulate_grad_batches = 3; }), whole, 8, 6},
+      // Epoch 0: 8 steps; 1 and 2: 4 each; 3: 2.
+      {with(epochs_of(1, 4, 4),
+            [](auto& o) {
+              o.accumulate_schedule = {{1, 2}, {3, 5}};
+            }),
+       whole, 8, 18},
+      {with(epochs_of(1, 4, 2), [](auto& o) { o.overfit_batches = std::int64_t{2}; }), whole, 2, 4},
+      {with(epochs_of(1, 4, 9), [](auto& o) { o.fast_dev_run = 2; }), whole, 2, 2},
+      {with(epochs_of(1, 4, -1), [](auto& o) { o.max_steps = 10; }), whole, 8, 10}};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    CAPTURE(i);
+    const auto ends =
+        run_good_job({.recipe = recipe_for<asks_lengths>(all[i].data), .options = all[i].options});
+    for (const auto& end : ends) {
+      CHECK(end.loop.steps == all[i].steps);
+      REQUIRE(!end.queued.empty());
+      CHECK(end.queued.front() == both_lengths(all[i].batches, all[i].steps));
+    }
+  }
+}
+
+TEST_CASE("fit lengths: no limit, huge limits and no data") {
+  auto options = epochs_of(1, 4, -1);
+  CHECK(length_of(options, 8).steps == std::nullopt);
+  CHECK(length_of(options, 0).steps == 0);
+  options.max_epochs = std::numeric_limits<std::int64_t>::max();
+  CHECK(length_of(options, 8).steps == options.max_epochs);
+  options.max_steps = 7;
+  CHECK(length_of(options, 8).steps == 7);
+}
+
+TEST_CASE("fit lengths: a resumed fit has those of the first one") {
+  const auto data = std::make_shared<table_data>(30);
+  auto options = epochs_of(2, 4, 3);
+  auto first = options;
+  first.max_steps = 6;
+  torch_plugins plugins;
+  plugins.checkpoints = std::make_shared<one_checkpoint>(
+      run_good_job({.recipe = recipe_for<asks_lengths>(data), .options = first})[0].snapshot);
+  const auto ends = run_good_job(
+      {.recipe = recipe_for<asks_lengths>(plugins, data), .options = options, .resume = "there"});
+  for (const auto& end : ends) CHECK(end.queued.front() == both_lengths(4, 12));
+}
+
+TEST_CASE("fit lengths: a module that asks reads the same data as one that does not") {
+  struct drawn : table_data {
+    drawn() : table_data(8) {}
+    dataset_ptr train() override {
+      auto rows = std::make_shared<table_data::rows>();
+      rows->inputs = torch::randn({12, 4});
+      rows->targets = rows->inputs.sum(1, true);
+      return rows;
+    }
+  };
+  const auto data = std::make_shared<drawn>();
+  const auto options = epochs_of(2, 2, 2);
+  CHECK(distance(trained<asks_lengths>(options, data), trained<regression>(options, data)) == 0);
+}
+
+TEST_CASE("fit lengths: a schedule by step needs no figures of its own, in checks too") {
+  struct cycling : regression {
+    cycling()
+        : regression({.optimize = [](regression& m) {
+            return optimizers{torch::optim::SGD(m.parameters(), 0.1)}.scheduled(
+                schedules::one_cycle({.max_lr = {0.1}, .total_steps = m.estimated_steps().value()}),
+                {.every = schedule::interval::step});
+          }}) {}
+  };
+  const auto data = std::make_shared<table_data>(16);
+  auto options = epochs_of(2, 4, 3);
+  options.precision = precision_kind::bf16_mixed;  // the check makes optimizers
+  const auto recipe = recipe_for<cycling>(data);
+  CHECK_NOTHROW(recipe->check_fit(options, nullptr, ""));
+  const auto end = run_good_job({.recipe = recipe, .options = options})[0];
+  CHECK(end.loop.steps == 6);
+  CHECK_NOTHROW(recipe->check_fit(options, end.snapshot.get(), "there"));
+}
+
+TEST_CASE("fit lengths: outside of a fit there are none") {
+  CHECK_THROWS_WITH(regression{}.estimated_steps(), Catch::Contains("only a fit has them"));
+  struct testing_step : regression {
+    void on_test_start() override { batches_per_epoch(); }
+  };
+  struct early : regression {
+    void prepare_data() override { batches_per_epoch(); }
+  };
+  const auto data = std::make_shared<table_data>(8, 4, 8);
+  const auto said = [&](const recipe_ptr& recipe, stage purpose) {
+    return text_of(
+        run_job({.recipe = recipe, .options = epochs_of(1, 4, 1), .purpose = purpose})[0].error);
+  };
+  CHECK_THAT(said(recipe_for<testing_step>(data), stage::test), Catch::Contains("only a fit"));
+  CHECK_THAT(said(recipe_for<early>(data), stage::train), Catch::Contains("from setup on"));
+}
+
+TEST_CASE("overfit_batches leaves out shuffle and order") {
+  loaded_data data{4, {.order = bucketed_sampler({4, 3, 2, 1}, 4)}};
+  auto options = epochs_of(1, 2, 1);
+  CHECK(loading_of(data, stage::train, 0, options).order);
+  options.overfit_batches = std::int64_t{1};
+  const auto how = loading_of(data, stage::train, 0, options);
+  CHECK_FALSE((how.order || how.shuffle));
 }

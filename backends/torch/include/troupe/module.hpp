@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -33,6 +34,12 @@ enum class batch_verdict : std::uint8_t {
 
 /// A number that a module logs.
 using loggable = std::variant<double, at::Tensor>;
+
+/// How long a fit is: module::batches_per_epoch and module::estimated_steps.
+struct training_length {
+  std::int64_t batches = 0;           ///< micro-batches of an epoch
+  std::optional<std::int64_t> steps;  ///< of the whole fit; nullopt: no limit
+};
 
 /// What a running learner offers to its module, which passes calls of its own members on to it.
 class module_services {
@@ -352,6 +359,17 @@ struct module : torch::nn::Module {
   /// a link, or a folder that is neither empty nor a checkpoint.
 
   /// The optimizers of a fit, from configure_optimizers on; else null.
+  /// How long the fit is: the same on all ranks, and after a resume with the same options. From
+  /// setup on, so in configure_optimizers, too: the data's train() is called then, if it was not
+  /// before. In another job, and outside of one, a user_error (bad_usage).
+  /// @{
+  /// Micro-batches of an epoch, within limit_train_batches (Lightning's num_training_batches).
+  std::int64_t batches_per_epoch() const;
+  /// Optimizer steps from the first epoch to the limits max_epochs and max_steps, with the
+  /// micro-batches that a step has in each epoch (Lightning's estimated_stepping_batches). It does
+  /// not know what ends a fit or an epoch early: max_time, stops, skip_epoch. nullopt: no limit.
+  std::optional<std::int64_t> estimated_steps() const;
+  /// @}
   optimizers* optimizers_in_use() const;
   /// The strategy of the run; null outside of one.
   strategy* strategy_in_use() const;
@@ -379,8 +397,12 @@ struct module : torch::nn::Module {
     if (auto* how = strategy_in_use()) how->register_comm_hook(std::move(state), std::move(hook));
   }
 
-  /// For the learner; null detaches it.
-  void attach(module_services* services) { services_ = services; }
+  /// For the learner, and for checks before the ranks start, which have no services. Null and an
+  /// empty function detach it.
+  void attach(module_services* services, std::function<training_length()> length) {
+    services_ = services;
+    length_ = std::move(length);
+  }
   /// For the learner, before an evaluation: records each submodule's mode.
   void remember_modes();
 
@@ -389,6 +411,7 @@ private:
 
   module_services* services_ = nullptr;
   value_map hyper_parameters_;
+  std::function<training_length()> length_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
   bool self_training_ = true;
 };
