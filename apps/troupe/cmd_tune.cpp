@@ -143,12 +143,11 @@ program_end tune_size(const schema& all, const given& what, const context& aroun
       options.elastic.max_restarts = 0;
     });
     if (tune.interrupted()) throw search_ended{};
-    if (last.ok() && last.loop.steps == 0 && fits > 0)
-      throw user_error(
-          errc::bad_configuration,
-          fmt::format("batch size {} leaves no training batch, and batch size {} fits: "
-                      "give --max-size {}",
-                      size, fits, fits));
+    if (!last.ok() && last.failed_with->record.code == errc::bad_configuration && fits > 0)
+      throw user_error(errc::bad_configuration,
+                       fmt::format("batch size {} fits, and batch size {} is refused: give "
+                                   "--max-size {} ({})",
+                                   fits, size, fits, last.failed_with->record.what));
     if (last.ok()) refuse_without_steps(last);
     if (last.ok()) fits = size;
     tune.screen().note(fmt::format("batch size {}: {}", size, last.ok() ? "fits" : "failed"));

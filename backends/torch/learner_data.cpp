@@ -38,6 +38,30 @@ training_length length_of(const trainer_options& options, std::int64_t batches) 
   return all;
 }
 
+namespace {
+
+// A fit with such data would be finished after 0 steps. Limits of 0 ask for that.
+void refuse_no_batch(const trainer_options& options, const data_layout& layout,
+                     std::int64_t samples) {
+  const bool ends_at_once =
+      options.fast_dev_run <= 0 && (options.max_epochs == 0 || options.max_steps == 0);
+  const auto limit = limit_of(options, stage::train);
+  if (layout.batches() > 0 || ends_at_once || std::visit([](auto x) { return x == 0; }, limit))
+    return;
+  if (samples == 0)
+    throw user_error(errc::bad_configuration,
+                     "the data for training have no samples, so the fit would have no step: give "
+                     "it data, or set max_epochs to 0");
+  throw user_error(
+      errc::bad_configuration,
+      fmt::format("drop_last leaves no batch for training: there are {} samples, and "
+                  "one micro-batch of all ranks has {} ({} ranks x batch_size {}). "
+                  "Leave drop_last out, or lower batch_size or ranks",
+                  samples, layout.ranks * layout.batch_size, layout.ranks, layout.batch_size));
+}
+
+}  // namespace
+
 std::vector<dataset_ptr> torch_learner::datasets(stage s) {
   if (!data_) return {};
   switch (s) {
@@ -117,6 +141,8 @@ void torch_learner::make_loaders(stage s) {
     if (!way)
       throw user_error(errc::job_failed,
                        "process_dataloader returned no loader: return the one it got, or another");
+    if (s == stage::train)
+      refuse_no_batch(about_.options, way->layout(), how.order ? how.order->size() : data->size());
     walks.push_back({std::move(way), data->size()});
   }
 }

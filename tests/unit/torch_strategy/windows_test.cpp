@@ -2,7 +2,7 @@
 // one ends all ranks. Modules with nothing to train and parameters with unusual layouts work. A
 // rank with one sample cannot train batch norm, and says so. What a module's hooks change or log is
 // not lost: the modes of sub-modules, and values. A module knows how many steps its fit has before
-// it makes its schedules.
+// it makes its schedules. A fit without a batch is refused, unless its limits ask for that.
 #include "backends/forwarding_communicator.hpp"
 #include "backends/torch/torch_learner.hpp"
 #include "tests/support/one_checkpoint.hpp"
@@ -403,6 +403,10 @@ value both_lengths(std::int64_t batches, std::int64_t steps) {
   return value_tuple{{batches, steps}};
 }
 
+std::string refused_fit(const trainer_options& options, const data_ptr& data) {
+  return text_of(run_job({.recipe = recipe_for<regression>(data), .options = options})[0].error);
+}
+
 }  // namespace
 
 TEST_CASE("fit lengths: the figures of configure_optimizers are those of the fit, on all ranks") {
@@ -518,6 +522,23 @@ TEST_CASE("fit lengths: outside of a fit there are none") {
   };
   CHECK_THAT(said(recipe_for<testing_step>(data), stage::test), Catch::Contains("only a fit"));
   CHECK_THAT(said(recipe_for<early>(data), stage::train), Catch::Contains("from setup on"));
+}
+
+TEST_CASE("a fit whose data have no batch is refused") {
+  CHECK_THAT(refused_fit(epochs_of(2, 4, 1), with_drop_last(7)),
+             Catch::Contains("drop_last leaves no batch") && Catch::Contains("7 samples") &&
+                 Catch::Contains("has 8 (2 ranks x batch_size 4)"));
+  CHECK(refused_fit(epochs_of(2, 4, 1), with_drop_last(8)) == "nothing");
+  CHECK_THAT(refused_fit(epochs_of(1, 4, 1), std::make_shared<table_data>(0)),
+             Catch::Contains("no samples"));
+  auto dry = epochs_of(2, 4, 0);
+  CHECK(refused_fit(dry, with_drop_last(7)) == "nothing");
+  dry.max_epochs = 1;
+  dry.max_steps = 0;
+  CHECK(refused_fit(dry, with_drop_last(7)) == "nothing");
+  dry.max_steps.reset();
+  dry.limit_train_batches = std::int64_t{0};
+  CHECK(refused_fit(dry, with_drop_last(7)) == "nothing");
 }
 
 TEST_CASE("overfit_batches leaves out shuffle and order") {
