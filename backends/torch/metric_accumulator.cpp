@@ -109,13 +109,19 @@ void metric_accumulator::add(std::string_view name, double sum, double count, lo
     throw user_error(errc::job_failed, "log: a name is one line of text and not empty");
   const auto [place, fresh] = entries_.try_emplace(std::string{name}, entry{.how = how});
   auto& known = place->second;
+  if (!(count >= 0))
+    throw user_error(
+        errc::job_failed,
+        fmt::format("log(\"{}\"): its batch_size or count is {}: give 0, with which the "
+                    "number does not count, or more",
+                    name, count));
   if (known.how != how)
     throw user_error(errc::job_failed,
                      fmt::format("\"{}\" was logged with another reduction before: use one "
                                  "reduction per name",
                                  name));
   known.touched = true;
-  if (count <= 0) return;
+  if (count == 0) return;
   const auto number = how == log_reduction::sum ? sum : sum / count;
   join(known, {.how = how, .sum = sum, .count = count, .least = number, .most = number});
 }

@@ -96,6 +96,13 @@ TEST_CASE("a name has one reduction and must be a single line") {
   CHECK_THROWS_AS(book.add("a\nb", 1, 1, log_reduction::sum), user_error);
 }
 
+TEST_CASE("a number with a count below 0 is refused") {
+  metric_accumulator book;
+  for (const auto count : {-1., std::nan("")})
+    CHECK_THROWS_WITH(book.add("a", 1, count, log_reduction::mean),
+                      Catch::Contains("log(\"a\"): its batch_size or count is"));
+}
+
 TEST_CASE("a rank that logged nothing takes part in the reduction of the others' names") {
   std::vector<metric_accumulator> books(3);
   books[0].add("loss", 1.0 * 2, 2, log_reduction::mean);

@@ -224,6 +224,9 @@ struct module : torch::nn::Module {
   /// that there are. Collective: every rank calls it equally often. So each rank needs samples in
   /// each batch (drop_last). Between its two parts on_before_backward, backward and
   /// on_after_backward are called.
+  /// A plain loss.backward() sums nothing. With several ranks of the strategy data_parallel an
+  /// optimizer's step, and clip_gradients, throw a user_error where a gradient is as such a
+  /// backward left it. One that the module has changed or assigned since then is its own sum.
   void manual_backward(const at::Tensor& loss);
   /// An optimizer of configure_optimizers by its number, in training_step.
   manual_optimizer optimizer(std::int32_t index = 0) const;
@@ -231,9 +234,6 @@ struct module : torch::nn::Module {
   // Truncated back-propagation through time (docs/gradients.md): each batch is trained in parts
   // that follow each other in time, with an optimizer step for each part. training_step then
   // returns a map with `loss` and `hiddens`: any value, whose tensors are detached for the next
-  /// A plain loss.backward() sums nothing. With several ranks of the strategy data_parallel an
-  /// optimizer's step, and clip_gradients, throw a user_error where a gradient is as such a
-  /// backward left it. One that the module has changed or assigned since then is its own sum.
   // part.
   /// The length of a part in time. 0: trainer_options::truncated_bptt_steps. The module's own comes
   /// first. Read once, after configure_optimizers.
@@ -344,10 +344,13 @@ struct module : torch::nn::Module {
   /// job's format. In a hook of a fit from on_train_start on, between two steps (in
   /// on_train_batch_end, for example), on all ranks; they return when it is durable. `--resume` may
   /// go on from it: it then repeats what follows the last step, and early stopping counts anew.
+  /// Replaces a checkpoint of `path`. A user_error (checkpoint) if anything else is there: a file,
+  /// a link, or a folder that is neither empty nor a checkpoint.
   /// `storage_options`: strategy::save_checkpoint.
   void save_checkpoint(const std::string& path, const value& storage_options = {});
   /// Asks for an end of the run at a step boundary. One rank is enough; the others learn of it with
-  /// the gradients of the step in flight, or at the end of the epoch or validation.
+  /// the gradients of the step in flight, or at the end of the epoch or validation. No effect in
+  /// validate, test and predict, as in Lightning: job_handle::stop ends those.
   void stop();
   /// From on_train_end on, in on_fit_end and teardown too: why the fit ended early, as
   /// job_outcome::why says it; the same on all ranks. `none` before that, where the fit ran to its
@@ -355,10 +358,7 @@ struct module : torch::nn::Module {
   stop_reason why_ended() const;
   /// Where the run stands: epoch, step, batch, dataloader, optimizer.
   const position& at() const;
-  /// Replaces a checkpoint of `path`. A user_error (checkpoint) if anything else is there: a file,
-  /// a link, or a folder that is neither empty nor a checkpoint.
 
-  /// The optimizers of a fit, from configure_optimizers on; else null.
   /// How long the fit is: the same on all ranks, and after a resume with the same options. From
   /// setup on, so in configure_optimizers, too: the data's train() is called then, if it was not
   /// before. In another job, and outside of one, a user_error (bad_usage).
@@ -370,6 +370,7 @@ struct module : torch::nn::Module {
   /// not know what ends a fit or an epoch early: max_time, stops, skip_epoch. nullopt: no limit.
   std::optional<std::int64_t> estimated_steps() const;
   /// @}
+  /// The optimizers of a fit, from configure_optimizers on; else null.
   optimizers* optimizers_in_use() const;
   /// The strategy of the run; null outside of one.
   strategy* strategy_in_use() const;
@@ -410,8 +411,8 @@ private:
   void restore_modes();
 
   module_services* services_ = nullptr;
-  value_map hyper_parameters_;
   std::function<training_length()> length_;
+  value_map hyper_parameters_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
   bool self_training_ = true;
 };
