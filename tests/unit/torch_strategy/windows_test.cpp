@@ -384,6 +384,15 @@ trainer_options epochs_of(std::int32_t ranks, std::int64_t batch_size, std::int6
   return options;
 }
 
+// As docs/trainer.md has it.
+struct annealed : troupe::module {
+  troupe::optimizers configure_optimizers() override {
+    return troupe::optimizers{torch::optim::AdamW(parameters(), 0.001)}.scheduled(
+        troupe::schedules::one_cycle({.max_lr = {0.01}, .total_steps = estimated_steps().value()}),
+        {.every = troupe::schedule::interval::step});
+  }
+};
+
 /// Asks for the lengths in configure_optimizers, and again at the end.
 struct asks_lengths : regression {
   optimizers configure_optimizers() override {
