@@ -40,3 +40,16 @@ TEST_CASE("steps that are shown again: each value is passed on once", "[metrics]
                                       {{"train/loss", 1}},
                                       {{"train/loss", 1}}});
 }
+
+TEST_CASE("a name has a value of the last step and one of the epoch's end: both are passed on",
+          "[metrics]") {
+  std::vector<metrics> shown;
+  metrics_once once{std::make_unique<kept_observer>(shown)};
+  const seen::metrics of_end{{.epoch = 0, .step = 2}, {{"loss", 4}}};
+  for (int repeats = 0; repeats < 2; ++repeats) {
+    once.on(values(0, 2, {{"loss", 2}}));
+    once.on(of_end);
+  }
+  once.on(values(1, 3, {{"loss", 1}}));
+  CHECK(shown == std::vector<metrics>{{{"loss", 2}}, {{"loss", 4}}, {{"loss", 1}}});
+}
