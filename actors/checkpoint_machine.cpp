@@ -207,7 +207,7 @@ void checkpoint_machine::script_done(actions& out) {
                                   given_.folder + "/" + latest_link}};
       script.emplace_back(storage_ops::sync_folder{given_.folder});
       return go(phase::publishing, std::move(script), out);
-    case phase::publishing: return retire(out);
+    case phase::publishing: return report(out), retire(out);
     case phase::retiring:
     case phase::undoing: return finish(out);
     case phase::asleep:
@@ -300,6 +300,17 @@ void checkpoint_machine::gone(std::int64_t step) {
   std::erase(abandoned_, step);
 }
 
+// Before anything is removed: a job that begins at the newest checkpoint must know this one.
+void checkpoint_machine::report(actions& out) {
+  auto stays = kept_;
+  for (const auto step : to_remove(kept_, given_.policy)) erase_step(stays, step);
+  const auto* best = best_checkpoint(stays, given_.policy);
+  out.emplace_back(written{current_.step, path_of(current_.step), best ? best->path : "",
+                           committed_ - current_.step,
+                           std::exchange(skipped_, 0) + current_.skipped});
+  lost_ = false;
+}
+
 void checkpoint_machine::retire(actions& out) {
   retiring_ = abandoned_;
   sometimes(!abandoned_.empty(), coverage_point::branch_abandoned);
@@ -314,13 +325,7 @@ void checkpoint_machine::retire(actions& out) {
 }
 
 void checkpoint_machine::finish(actions& out) {
-  if (why_.empty()) {
-    const auto* best = best_checkpoint(kept_, given_.policy);
-    out.emplace_back(written{current_.step, path_of(current_.step), best ? best->path : "",
-                             committed_ - current_.step,
-                             std::exchange(skipped_, 0) + current_.skipped});
-    lost_ = false;
-  } else {
+  if (!why_.empty()) {
     out.emplace_back(failed{current_.step, std::exchange(why_, {})});
     skipped_ += current_.skipped;
     lost_ = true;

@@ -3,8 +3,9 @@
 // operation at a time.
 //
 // - A checkpoint is written into `.step-N.tmp`, its commit file last, synced, renamed to `step-N`
-//   and synced again. Only then `latest` is made to name it. When that is durable, the checkpoints
-//   that the policy does not keep are removed (renamed to a hidden name first).
+//   and synced again. Only then `latest` is made to name it. When that is durable, it is reported
+//   (`written`), and then the checkpoints that the policy does not keep are removed (renamed to a
+//   hidden name first).
 // - So after a crash or a loss of power at any operation, `latest`, or the newest good checkpoint,
 //   is a whole one, once there was one. A write that fails leaves only its report.
 // - Nothing is written before its step is committed: until then a step may turn out not to have
@@ -78,6 +79,7 @@ private:
   bool is_there(std::int64_t step) const;
   void enter_kept();
   void gone(std::int64_t step);
+  void report(actions& out);
   void retire(actions& out);
   void finish(actions& out);
 

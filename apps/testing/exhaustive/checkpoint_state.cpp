@@ -89,8 +89,11 @@ void checkpoint_state::take(const action& a) {
     if (in_flight_) object("two operations are in flight");
     in_flight_ = *x;
   } else if (const auto* x = std::get_if<drop>(&a)) {
-    if (std::erase_if(held_, [&](const auto& h) { return h.ticket == x->ticket; }) != 1)
-      object("a snapshot is let go that is not held");
+    const auto found = std::ranges::find(held_, x->ticket, &held_snapshot::ticket);
+    if (found == held_.end()) return object("a snapshot is let go that is not held");
+    const bool retired = found->of == open_ && open_.step == written_;
+    held_.erase(found);
+    if (retired) look_at_kept();
   } else if (const auto* x = std::get_if<checkpointing::written>(&a)) {
     written(*x);
   } else if (std::holds_alternative<checkpointing::flushed>(a)) {
@@ -135,18 +138,23 @@ void checkpoint_state::written(const checkpointing::written& what) {
   written_ = what.step;
   if (kept_.empty() || kept_.back() != what.step) kept_.push_back(what.step);
   kept_ = keep();
+  if (!exact_ || (resumed_ == 0 && found_)) return;
+  if (const auto best = *std::ranges::min_element(kept_, {}, monitor_of);
+      what.best != fmt::format("{}/{}", checkpoints_path, checkpoint_folder_name(best)))
+    object(fmt::format("the best is step {}, not {}", best, what.best));
+}
+
+// After the end of a write.
+void checkpoint_state::look_at_kept() {
   if (!exact_) return;
-  auto there = names.all;
+  auto there = names_on(disk_).all;
   std::erase(there, latest_link);
   std::vector<std::string> should;
   for (const auto step : kept_) should.push_back(checkpoint_folder_name(step));
   if (resumed_ == 0 && found_) return;  // a new run keeps checkpoints that it finds
   if (there != should)
-    object(fmt::format("after step {} there are {} checkpoints, and {} are to be kept", what.step,
+    object(fmt::format("after step {} there are {} checkpoints, and {} are to be kept", written_,
                        there.size(), should.size()));
-  if (const auto best = *std::ranges::min_element(kept_, {}, monitor_of);
-      what.best != fmt::format("{}/{}", checkpoints_path, checkpoint_folder_name(best)))
-    object(fmt::format("the best is step {}, not {}", best, what.best));
 }
 
 std::optional<storage_op> checkpoint_state::next_operation() const {

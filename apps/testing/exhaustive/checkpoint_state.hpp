@@ -73,6 +73,7 @@ private:
   void commit();
   void answer(storage_fault::kind fault);
   void written(const checkpointing::written& what);
+  void look_at_kept();
   void check_rest();
   bool is_committed(const checkpoint_origin& of) const;
   std::uint64_t committed_by(std::int64_t step) const;

@@ -60,11 +60,23 @@ TEST_CASE("one commit performs its storage operations in the documented order", 
   machine.on(opened{{"manifest.json"}, ""});
   for (std::uint64_t number = 11; number < 18; ++number)
     machine.on(answered{number, "", {}, false, 0});
+  // A job that begins again reads the newest one, so it learns of it before the other is removed.
   CHECK(words(machine.on(answered{18, "", {}, false, 0})) ==
+        "written step 20 c/step-00000020 best \n"
         "19: rename c/step-00000010 to c/.step-00000010.tmp\n");
   CHECK(words(machine.on(answered{19, "", {}, false, 0})) == "20: remove c/.step-00000010.tmp\n");
-  CHECK(words(machine.on(answered{20, "", {}, false, 0})) ==
-        "written step 20 c/step-00000020 best \ndrop 8\n");
+  CHECK(words(machine.on(answered{20, "", {}, false, 0})) == "drop 8\n");
+}
+
+TEST_CASE("the best checkpoint that is reported is none that is about to be removed",
+          "[checkpoint]") {
+  checkpoint_drive drive{keep(1, 0)};
+  drive.offer(10, 0.1);
+  drive.run();
+  drive.offer(20, 0.9);
+  drive.run();
+  const auto last = std::get<checkpointing::written>(*(drive.said.end() - 2));
+  CHECK(last.best == "run/checkpoints/step-00000020");
 }
 
 TEST_CASE("the policy decides which checkpoints are kept", "[checkpoint]") {
