@@ -30,7 +30,8 @@ struct replica_state {
 };
 
 /// The verified chunks of a transfer that was aborted. The next transfer of a state with the same
-/// digest asks for the others only. Belongs to one rank, and outlives its learners.
+/// digest asks for the others only, and for all of them with `one_donor`. Belongs to one rank, and
+/// outlives its learners.
 struct partial_state {
   std::string digest;
   std::size_t chunk_bytes = 0;
