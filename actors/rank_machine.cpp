@@ -425,7 +425,8 @@ void rank_machine::handle(const ranks::looked& e, actions& out) {
   std::string what{e.hook};
   what.append(" for ").append(
       fmt::format("{:.1f} s", std::chrono::duration<double>(e.since).count()));
-  const bool overdue = e.since >= plan_.limits.hook_limit;
+  // In `restore_state` it may wait for the hooks of a new rank.
+  const bool overdue = phase_ != phase::restoring && e.since >= plan_.limits.hook_limit;
   out.emplace_back(ranks::report{rank_busy{stamped(fit_.loop().steps), std::move(what), overdue}});
 }
 

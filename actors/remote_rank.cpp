@@ -33,6 +33,7 @@ struct remote_rank_state {
   /// The generation was closed before that message: the process is killed without an order.
   bool unasked = false;
   std::int64_t progress_seen = 0;
+  std::chrono::nanoseconds began{0};
 
   // A rank that does not end in order takes its process with it.
   ~remote_rank_state() {
@@ -176,6 +177,7 @@ process_sink remote_rank_state::incoming() {
 }
 
 void remote_rank_state::start() {
+  began = setup.world.now();
   process = processes->at(setup.process);
   process->send(brief());
   process->add(setup.plan.incarnation, incoming());
@@ -186,7 +188,9 @@ void remote_rank_state::start() {
 void remote_rank_state::look() {
   if (!process || *spoke || unasked) return;
   if (const auto now = process->progress(); now != std::exchange(progress_seen, now))
-    self->send(setup.supervisor, rank_busy{last, "its process is starting"});
+    self->send(setup.supervisor,
+               rank_busy{last, "its process is starting",
+                         setup.world.now() - began >= setup.plan.limits.hook_limit});
   seam::send_self_after(self, looks_at_start(setup.plan.limits), tick{});
 }
 

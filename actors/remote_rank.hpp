@@ -13,9 +13,9 @@ namespace troupe {
 /// If the proxy itself is ended, it kills the process.
 ///
 /// Until the rank's first message the proxy sends `rank_busy` whenever the process has made
-/// progress. If the generation is closed before that message, the proxy answers for the rank,
-/// unless the generation did not form in time. It kills the process if the job ends, unless a
-/// launcher such as mpirun placed it.
+/// progress, `overdue` after hook_limit. If the generation is closed before that message, the proxy
+/// answers for the rank, unless the generation did not form in time. It kills the process if the
+/// job ends, unless a launcher such as mpirun placed it.
 spawn_rank_fn remote_ranks(std::shared_ptr<job_processes> processes);
 
 }  // namespace troupe

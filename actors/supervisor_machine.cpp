@@ -23,17 +23,19 @@ bool over(phase p) {
 // that waits for a silent one reports that it is busy, too.
 bool still_forming(const membership& members, const deadlines& limits, std::uint32_t waits) {
   const auto goes_on = [](const member& m) { return m.prepared || m.answered; };
-  return std::ranges::all_of(members, goes_on) && (waits + 1) * limits.form < limits.hook_limit;
+  return std::ranges::all_of(members, goes_on) && (waits + 1) * limits.form < limits.form_most;
 }
 
-// Names the ranks that were silent, or all that are missing when none was.
+// Names the ranks that were silent, or all that are missing when none was. With a hook that has run
+// longer than a hook may.
 failure not_formed(const membership& members, const deadlines& limits, std::uint32_t waits) {
   const auto was_silent = [](const member& m) { return !m.prepared && !m.answered; };
   const bool any = std::ranges::any_of(members, was_silent);
   std::string missing;
   for (const auto& m : members)
     if (any ? was_silent(m) : !m.prepared)
-      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", members.rank_of(m));
+      missing += fmt::format("{}{}{}", missing.empty() ? "" : ", ", members.rank_of(m),
+                             m.busy.empty() ? "" : fmt::format(" ({})", m.busy));
   const auto generation = members.generation().value();
   auto what = make_failure(
       failure_kind::deadline,

@@ -69,8 +69,8 @@ void supervisor_machine::handle(const rank_busy& e, actions&) {
   auto* m = members_.sender(e.at);
   if (!m) return;
   const bool forming = phase_ == phase::forming && !m->prepared;
-  if (forming || phase_ == phase::closing) m->answered = forming || !e.overdue;
-  if (!forming) m->busy = e.what;
+  if (forming || phase_ == phase::closing) m->answered = !e.overdue;
+  if (!forming || e.overdue) m->busy = e.what;
 }
 
 void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {

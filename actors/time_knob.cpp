@@ -34,6 +34,7 @@ deadlines derive(const time_knob& knob) {
   all.settle = d;
   all.teardown = 4 * d;
   all.hook_limit = knob.hook_limit > 0ns ? knob.hook_limit : 600 * d;
+  all.form_most = 8 * all.hook_limit;
   all.collective = all.hook_limit + 2 * d;
   all.orderly_teardown = all.collective + 4 * d;
   all.flush = all.hook_limit;

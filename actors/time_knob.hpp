@@ -19,9 +19,13 @@ struct deadlines {
   duration tick{0};
   /// All ranks prepared: 4 D, at least 10 s. Threads, communicators and the first touch of a cold
   /// LibTorch or device belong to it, and they do not get faster by a tighter knob. When it passes
-  /// and every missing rank has made progress in that time, it begins anew, until hook_limit is
-  /// reached in all: cores that many processes share make a start as slow as a hook.
+  /// and every missing rank has made progress in that time, it begins anew: cores that many
+  /// processes share make a start as slow as a hook. The start of a process and each set-up hook of
+  /// a new rank may last hook_limit, and all of forming form_most.
   duration form{0};
+  /// 8 hook_limit: the start of a process, set-up hooks and the transfer of the state follow each
+  /// other.
+  duration form_most{0};
   /// Answers to close_generation: 4 D. In this time a rank's lane ends its wait and calls
   /// on_exception.
   duration close{0};

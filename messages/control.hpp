@@ -151,10 +151,10 @@ struct closed_generation {
 };
 /// Rank to supervisor, once a tick while the supervisor waits for the rank and its lane is still in
 /// user code: what the lane does. While a generation forms, the wait goes on as long as every
-/// missing rank sends this; while it closes, where work would be lost without the rank, until its
-/// hook is `overdue`: it has run longer than a hook may. While ranks close or end, the newest text
-/// stands in the list of survivors. Late or lost: the deadline passes, or an older text stands
-/// there.
+/// missing rank sends this, and while it closes, where work would be lost without the rank; in both
+/// cases until its hook is `overdue`: it has run longer than a hook may. While ranks close or end,
+/// the newest text stands in the list of survivors. Late or lost: the deadline passes, or an older
+/// text stands there.
 struct rank_busy {
   fence at;
   std::string what;

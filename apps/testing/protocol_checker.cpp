@@ -119,7 +119,7 @@ void protocol_checker::stepped(std::int32_t rank, incarnation_id incarnation,
 std::chrono::nanoseconds protocol_checker::limit_of(const passed& p) const {
   const auto of_hook = p.busy ? limits_.hook_limit : std::chrono::nanoseconds{0};
   switch (p.what) {
-    case phase::forming: return progress_ ? limits_.form + limits_.hook_limit : limits_.form;
+    case phase::forming: return progress_ ? limits_.form + limits_.form_most : limits_.form;
     // A later failure may end the job: then all ranks are asked once more. A job that would lose
     // steps waits for hooks that run.
     case phase::closing:

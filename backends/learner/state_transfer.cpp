@@ -20,6 +20,8 @@ constexpr std::size_t trailer_bytes = sizeof(std::uint64_t);
 // Chunks in flight: bounds the memory for them.
 constexpr std::size_t most_in_flight = 8;
 constexpr std::size_t most_named = 6;
+// As many as a generation may take to form (actors/time_knob.hpp, form_most).
+constexpr int deadlines_of_arrival = 8;
 
 std::uint64_t checksum(std::span<const std::byte> bytes, std::uint64_t seed) {
   return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
@@ -148,6 +150,10 @@ bool state_transfer::go_on(bool may_wait) {
 
 void state_transfer::submit() {
   switch (stage_) {
+    case stage::arrival:
+      flying_.push_back(
+          world_->barrier("restore_state", deadlines_of_arrival * world_->group().deadline));
+      return;
     case stage::size:
       if (rank() == donors_.front()) header_ = header_of(state_, chunk_bytes_);
       header_bytes_ = static_cast<std::int64_t>(header_.size());
@@ -169,6 +175,7 @@ void state_transfer::submit() {
 
 void state_transfer::advance() {
   switch (stage_) {
+    case stage::arrival: stage_ = stage::size; return;
     case stage::size: stage_ = stage::header; return;
     case stage::header:
       read_header();

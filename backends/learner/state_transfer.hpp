@@ -1,6 +1,8 @@
 // Sends a replica's state from ranks that hold it to ranks that lack it: what hooks::restore_state
 // does on the communicator. No LibTorch.
 //
+// 0. All ranks meet in a barrier, which waits longer than other collectives: the donors are there
+//    while the receivers run their set-up hooks one after the other.
 // 1. The first donor broadcasts a header: text, digest, and for each tensor its name, dtype, shape
 //    and size.
 // 2. All ranks exchange which chunks the receivers lack. The tensors, one after the other, are cut
@@ -62,7 +64,7 @@ public:
   std::size_t chunks_sent() const { return sent_; }
 
 private:
-  enum class stage : std::uint8_t { size, header, lacking, chunks, done };
+  enum class stage : std::uint8_t { arrival, size, header, lacking, chunks, done };
   struct staged {
     std::size_t chunk = 0;
     bool member = false;
@@ -93,7 +95,7 @@ private:
   replica_state state_;
   bool gives_ = false;
   std::size_t chunk_bytes_;
-  stage stage_ = stage::size;
+  stage stage_ = stage::arrival;
   std::deque<work_ptr> flying_;
   std::int64_t header_bytes_ = 0;
   std::vector<std::byte> header_;

@@ -1,5 +1,5 @@
-// Goal: forming a generation may take as long as every missing rank makes progress, but not longer
-// than the limit of a hook.
+// Goal: forming a generation may take as long as every missing rank makes progress. Each hook has
+// its own limit, and all of them together have `form_most`.
 #include "actors/supervisor_machine.hpp"
 
 #include "tests/support/catch.hpp"
@@ -95,15 +95,37 @@ TEST_CASE("progress of a rank that is already prepared does not extend the wait"
   CHECK_THAT(f.failure_text(), Catch::Contains("no answer from rank 1"));
 }
 
-TEST_CASE("a rank that reports progress forever is stopped at the hook limit", "[supervisor]") {
+TEST_CASE("hooks of a new rank take longer than one hook may: it is waited for", "[supervisor]") {
+  forming f;
+  f.machine.on(prepared{f.of(1)});
+  for (auto waited = f.limits.form; waited <= 2 * f.limits.hook_limit; waited += f.limits.form) {
+    f.starts(2);
+    f.pass();
+    REQUIRE(f.machine.phase() == supervision::phase::forming);
+  }
+}
+
+TEST_CASE("one hook of a new rank is too long: the rank is named with the hook", "[supervisor]") {
+  forming f;
+  f.machine.on(prepared{f.of(1)});
+  f.starts(2);
+  REQUIRE(f.pass() == f.limits.form);
+  f.machine.on(rank_busy{f.of(2), "setup for 300.0 s", true});
+  f.pass();
+  CHECK(f.machine.phase() == supervision::phase::closing);
+  CHECK_THAT(f.failure_text(), Catch::EndsWith("no answer from rank 1 (setup for 300.0 s)"));
+}
+
+TEST_CASE("a rank that reports progress forever is stopped at the limit of all hooks together",
+          "[supervisor]") {
   forming f;
   f.machine.on(prepared{f.of(1)});
   std::chrono::nanoseconds waited = f.limits.form;
-  while (f.machine.phase() == supervision::phase::forming && waited < 2 * f.limits.hook_limit) {
+  while (f.machine.phase() == supervision::phase::forming && waited < 2 * f.limits.form_most) {
     f.starts(2);
     f.pass();
     if (f.machine.phase() == supervision::phase::forming) waited += f.limits.form;
   }
   CHECK(f.machine.phase() == supervision::phase::closing);
-  CHECK(waited == f.limits.hook_limit);
+  CHECK(waited == f.limits.form_most);
 }

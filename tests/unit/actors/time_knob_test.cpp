@@ -31,6 +31,7 @@ TEST_CASE("every deadline is derived from time.detect and time.hook_limit", "[ti
   CHECK(usual.close == 2s);
   CHECK(usual.teardown == 2s);
   CHECK(usual.hook_limit == 300s);
+  CHECK(usual.form_most == 2400s);
   CHECK(usual.collective == 301s);
   CHECK(usual.flush == 300s);
   CHECK(derive({10s, 0s}).form == 40s);
