@@ -423,8 +423,9 @@ void rank_machine::handle(const ranks::looked& e, actions& out) {
                                 phase::failed};
   if (std::ranges::find(reported, phase_) == reported.end()) return;
   std::string what{e.hook};
-  what.append(" for ").append(
-      fmt::format("{:.1f} s", std::chrono::duration<double>(e.since).count()));
+  if (e.since.count() > 0)
+    what.append(" for ").append(
+        fmt::format("{:.1f} s", std::chrono::duration<double>(e.since).count()));
   // In `restore_state` it may wait for the hooks of a new rank.
   const bool overdue = phase_ != phase::restoring && e.since >= plan_.limits.hook_limit;
   out.emplace_back(ranks::report{rank_busy{stamped(fit_.loop().steps), std::move(what), overdue}});

@@ -210,7 +210,8 @@ public:
 
   lane_status status() const override {
     const std::lock_guard lock(shared_->guard);
-    if (shared_->hook.empty()) return {};
+    // Before its first hook a learner is made or bound, which may wait for other processes.
+    if (shared_->hook.empty()) return {shared_->in_flight, shared_->in_flight ? "bind" : ""};
     return {true, shared_->hook, shared_->step, shared_->now() - shared_->since};
   }
 

@@ -59,6 +59,7 @@ private:
 struct script {
   std::function<hook_outcome(const hook&, const learner_context&)> at_hook;
   std::function<value()> at_end;
+  std::function<void()> at_bind;
   std::mutex guard;
   std::vector<std::string> hooks;
   std::vector<std::thread::id> threads;
@@ -84,6 +85,7 @@ public:
   }
   void bind(std::shared_ptr<communicator>, generation_id g) override {
     script_->note("bound " + std::to_string(g.value()));
+    if (script_->at_bind) script_->at_bind();
   }
   hook_outcome on(const hook& h, const closure& inner) override {
     script_->note(std::string{name(h)});
@@ -356,6 +358,26 @@ TEST_CASE("a lane reports the hook in flight and is destroyed without waiting fo
     watch.join();
     CHECK(answers->empty());
   }
+}
+
+TEST_CASE("a learner waits while it is bound: a lane with a run in flight is busy", "[lane]") {
+  inbox<bool> reached, gate;
+  stage_of_lane on(threads());
+  on.what->at_bind = [&] {
+    reached.put(true);
+    gate.get({});
+  };
+  on.work->bind(nullptr, generation_id{2});
+  reached.get({});
+  CHECK_FALSE(on.work->status().busy);
+  on.submit(hooks_at<hooks::restore_state>(0));
+  const auto status = on.work->status();
+  CHECK(status.busy);
+  CHECK(status.hook == "bind");
+  CHECK(status.since.count() == 0);
+  gate.put(true);
+  on.answer();
+  on.close();
 }
 
 TEST_CASE("a trace that waits for its reader: the lane reports its status and can be destroyed",
