@@ -1,5 +1,6 @@
 // The recipe of jobs with LibTorch modules. It makes the learners, and checks a fit before its
 // ranks start.
+#include <c10/util/Type.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,6 +19,32 @@ namespace troupe {
 
 namespace {
 
+// The names that a program has added.
+template <class Table>
+void list_added(std::string& into, std::string_view what, const Table& all, const Table& usual) {
+  for (const auto& [name, make] : all)
+    if (!usual.contains(name)) into += fmt::format(", {} {}", what, name);
+}
+
+// What a program has added; nothing for the default.
+std::string added_text(const torch_plugins& plugins) {
+  std::string text;
+  list_added(text, "strategy", plugins.strategies, default_strategies());
+  list_added(text, "precision", plugins.precisions, default_precisions());
+  list_added(text, "accelerator", plugins.accelerators, default_accelerators());
+  if (plugins.environment) text += ", a cluster environment";
+  if (const auto* format = plugins.checkpoints.get())
+    text += fmt::format(", checkpoints by {}", c10::demangle(typeid(*format).name()));
+  for (const auto& [type, move] : plugins.moves)
+    text += fmt::format(", moves of {}", c10::demangle(type.name()));
+  for (const auto& each : plugins.callbacks) {
+    const auto* one = each.original();
+    text +=
+        fmt::format(", callback {}", one ? c10::demangle(typeid(*one).name()) : "by a function");
+  }
+  return text;
+}
+
 class torch_recipe final : public learner_recipe {
 public:
   torch_recipe(module_factory model, data_ptr data, torch_plugins plugins, std::string identity)
@@ -34,8 +61,8 @@ public:
     return std::make_unique<torch_learner>(context, model_, data_, plugins_, received_by(context));
   }
   std::string identity() const override {
-    if (identity_.empty() || !data_) return identity_;
-    return identity_ + " on " + data_->name();
+    if (identity_.empty()) return {};
+    return identity_ + (data_ ? " on " + data_->name() : "") + added_text(plugins_);
   }
   const tensor_bytes* tensors() const override { return &torch_tensor_bytes(); }
   exception_text text_of_exceptions() const override { return text_without_frames; }
@@ -83,15 +110,13 @@ public:
     }
   }
 
-  // The module and the data of a rank, and a step with layers that many modules have: LibTorch
-  // makes kernels and the autograd engine when they are used first.
+  // The module of a rank, and a step with layers that many modules have: LibTorch makes kernels and
+  // the autograd engine when they are used first. No data: they may not be prepared yet.
   void warm_up(const trainer_options& options) const override {
     const lane_thread as_in_a_lane;
     rank_random draws{options.seed};
     const random_scope scope{draws};
     if (const auto made = model_ ? model_() : nullptr) made->configure_model();
-    if (data_) data_->setup(stage::train);
-    if (data_) data_->train();
     const auto image = torch::rand({2, 1, 28, 28});
     const auto filters = torch::rand({4, 1, 3, 3}, torch::requires_grad());
     const auto weights = torch::rand({10, 4 * 13 * 13}, torch::requires_grad());

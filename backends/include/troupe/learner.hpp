@@ -120,9 +120,10 @@ public:
                          const std::string& path) const {
     (void)options, (void)from, (void)path;
   }
-  /// Loads what a rank needs before its first step: libraries, data. Called in a process that waits
-  /// for ranks, on a thread of its own, before any of them. May take long. Exceptions are dropped:
-  /// the first rank throws them again.
+  /// Loads what a rank needs before its first step: libraries, kernels. It reads no data: a rank of
+  /// the host may not have prepared them yet. Called in a process that waits for ranks, on a thread
+  /// of its own, before any of them. May take long. Exceptions are dropped: the first rank throws
+  /// them again.
   virtual void warm_up(const trainer_options& options) const { (void)options; }
 };
 /// Shared by a job and its ranks.

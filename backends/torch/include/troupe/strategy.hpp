@@ -393,19 +393,42 @@ using module_factory = std::function<std::shared_ptr<module>()>;
 
 namespace detail {
 
+struct any_field {
+  void operator()(const std::string& name, auto& field) const;
+};
+
+template <class Argument>
+void describe(std::ostream& out, const Argument& x);
+template <class Item>
+void describe(std::ostream& out, const std::vector<Item>& all) {
+  out << '[';
+  for (const Item& each : all) describe(out, each), out << ',';
+  out << ']';
+}
 template <class Argument>
 void describe(std::ostream& out, const Argument& x) {
-  if constexpr (std::is_enum_v<Argument>)
+  if constexpr (std::is_enum_v<Argument>) {
     out << +static_cast<std::underlying_type_t<Argument>>(x);
-  else if constexpr (std::is_arithmetic_v<Argument>)
+  } else if constexpr (std::is_arithmetic_v<Argument>) {
     out << +x;
-  else if constexpr (std::is_convertible_v<const Argument&, std::string_view>)
+  } else if constexpr (std::is_convertible_v<const Argument&, std::string_view>) {
     out << std::string_view{x};
-  else
+  } else if constexpr (requires(Argument copy) { copy.fields(any_field{}); }) {
+    auto copy = x;  // `fields` may be not const
+    out << '{';
+    copy.fields([&](const std::string& name, auto& field) {
+      out << name << '=';
+      describe(out, field);
+      out << ',';
+    });
+    out << '}';
+  } else {
     out << '?';
+  }
 }
 
-/// `10classifier(32, ?)`: the type as the compiler writes it, and the arguments that have a text.
+/// `10classifier(32,{rate=0.5,},?,)`: the type as the compiler writes it, and the arguments that
+/// have a text.
 template <class Module, class... Arguments>
 std::string identity_of(const Arguments&... arguments) {
   std::ostringstream out;
@@ -440,14 +463,22 @@ struct torch_plugins {
 };
 
 /// The recipe of a job: each rank gets a module and reads the data. `data` may be null for a run
-/// that reads none. `identity` names the module that `model` makes (learner_recipe::identity, which
-/// adds the data's name); empty: unknown.
+/// that reads none. `identity` names the module that `model` makes; empty: unknown, and so is all
+/// of the recipe. learner_recipe::identity adds to it
+/// - the data's name,
+/// - the types of the callbacks, and which plug-ins there are.
+/// It does not know what a data module, a callback or a plug-in was made with.
 recipe_ptr make_recipe(module_factory model, data_ptr data, torch_plugins plugins = {},
                        std::string identity = {});
 
 /// `recipe_for<classifier>(data, arguments...)`: modules made as `classifier(arguments...)`, each
-/// from copies of its own. Its identity is the module's type with those arguments that are numbers,
-/// enumerators or text.
+/// from copies of its own. Its identity is the module's type with those arguments, and the name of
+/// the data. An argument is known if it is
+/// - a number, an enumerator or a text,
+/// - a struct that lists its fields, as hyper-parameters do (troupe/hyper_parameters.hpp),
+/// - a std::vector of these.
+/// Any other argument is unknown: ranks in processes of their own train with what their program
+/// passes, and no error says that the job's caller passed something else.
 template <class Module, class Data, class... Arguments>
 recipe_ptr recipe_for(torch_plugins plugins, Data data, Arguments... arguments) {
   return make_recipe([=] { return std::make_shared<Module>(arguments...); }, std::move(data),
