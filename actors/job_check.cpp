@@ -207,6 +207,16 @@ bool by_launcher(const job& what, const ports& world) {
 }
 
 namespace {
+// The shards of the checkpoint from which a fit resumes, where they are more than its ranks and the
+// options do not say how many it has. A checkpoint that cannot be read is reported where it is read
+// as a whole.
+std::optional<std::int32_t> shards_resumed(const job& what, const ports& world) {
+  const auto io = checkpoint_format(what, world);
+  if (what.purpose != stage::train || what.options.elastic.shards || !what.resume || !io) return {};
+  const auto of = facts_at(*io, *what.resume);
+  return of && of->ranks > what.options.ranks ? std::optional{of->ranks} : std::nullopt;
+}
+
 
 // A rank's process computes one shard: MPI and NCCL know a process by one number.
 bool one_shard_each(const job& what, const ports& world) {
@@ -224,10 +234,11 @@ std::int32_t shards_of(const job& what, const ports& world) {
   const auto refuse = [](std::string what) {
     throw user_error(errc::bad_configuration, std::move(what));
   };
-  auto shards = e.shards.value_or(options.ranks);
-  if (const auto io = checkpoint_format(what, world); !e.shards && what.resume && io)
-    // A checkpoint that cannot be read is reported where it is read as a whole.
-    if (const auto of = facts_at(*io, *what.resume)) shards = std::max(shards, of->ranks);
+  const auto resumed = shards_resumed(what, world);
+  const auto shards = resumed.value_or(e.shards.value_or(options.ranks));
+  const auto said = resumed ? fmt::format("the checkpoint {} has {} shards", *what.resume, shards)
+                            : fmt::format("elastic.shards is {}", shards);
+  const auto fix = resumed ? fmt::format("; set elastic.shards to {}", options.ranks) : "";
   const bool placed = by_launcher(what, world);
   const bool one_each = one_shard_each(what, world);
   if (options.ranks < 1)
@@ -238,16 +249,14 @@ std::int32_t shards_of(const job& what, const ports& world) {
                     "raise elastic.shards, or use {} rank{}",
                     shards, options.ranks, shards, shards == 1 ? "" : "s"));
   if (shards > options.ranks && one_each)
-    refuse(
-        fmt::format("elastic.shards is {} and ranks is {}: with communicator \"{}\"{} a rank "
-                    "computes one shard",
-                    shards, options.ranks, options.communicator.name,
-                    placed ? " in processes of a launcher" : ""));
+    refuse(fmt::format("{} and ranks is {}: with communicator \"{}\"{} a rank computes one shard{}",
+                       said, options.ranks, options.communicator.name,
+                       placed ? " in processes of a launcher" : "", fix));
   if (shards > most_shards && !placed)
     refuse(
-        fmt::format("ranks is {} and elastic.shards is {}: a session runs at most {}, each with "
-                    "threads of its own; use fewer, or a simulation",
-                    options.ranks, shards, most_shards));
+        fmt::format("ranks is {} and {}: a session runs at most {}, each with threads of its own; "
+                    "use fewer, or a simulation{}",
+                    options.ranks, said, most_shards, fix));
   if (e.min_ranks < 1 || e.min_ranks > options.ranks)
     refuse(fmt::format("elastic.min_ranks is {}: it lies between 1 and ranks ({})", e.min_ranks,
                        options.ranks));
@@ -308,6 +317,7 @@ namespace {
 
 // A launcher's ranks may be on several hosts: each of them looks for its own device.
 void settle_devices(job& what, const ports& world) {
+  const auto resumed = shards_resumed(what, world);
   if (!what.recipe) return;
   const auto& by = what.options.communicator.name;
   const bool placed = by_launcher(what, world);
@@ -318,7 +328,15 @@ void settle_devices(job& what, const ports& world) {
 
 void settle_shards(job& what, const ports& world) {
   what.options.ranks = shards_of(what, world);
-  if (what.recipe && what.purpose == stage::train) what.recipe->check_options(what.options);
+  if (!what.recipe || what.purpose != stage::train) return;
+  try {
+    what.recipe->check_options(what.options);
+  } catch (const user_error& error) {
+    if (!resumed) throw;
+    throw user_error(error.code(), fmt::format("{}; the job has {} shards as its checkpoint {}: "
+                                               "elastic.shards sets another number",
+                                               error.what(), *resumed, *what.resume));
+  }
 }
 
 }  // namespace

@@ -58,9 +58,9 @@ std::shared_ptr<communicator_backend> choose_communicator(const ports& world,
 /// Whether something else (mpirun, torchrun, srun) has started the processes of the job's ranks, so
 /// that none can be started.
 bool by_launcher(const job& what, const ports& world);
-/// The shards of the job: those of its options, else those of the checkpoint that it resumes from
-/// (with its path found), at least one per rank. Throws user_error (bad_configuration): elastic
-/// options that cannot be met.
+/// The shards of the job: those of its options. Where these name none it has one per rank, or, if
+/// it is a fit that resumes, those of the checkpoint (its path is found) if they are more. Throws
+/// user_error (bad_configuration): elastic options that cannot be met.
 std::int32_t shards_of(const job& what, const ports& world);
 
 /// As choose_communicator, for ranks in processes of their own.

@@ -325,7 +325,7 @@ void add_elastic(schema& s, const trainer_options& d) {
   auto& shards =
       add(s, "elastic.shards", kind::integer, {}, "--shards",
           "pieces of each batch, which the ranks share; unset: one per rank, or those of "
-          "the checkpoint");
+          "the checkpoint that a fit resumes");
   shards.low = 1;
   shards.high = 4096;
   add(s, "elastic.on_loss", kind::choice, "replace", "--on-loss",

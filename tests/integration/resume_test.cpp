@@ -115,6 +115,47 @@ TEST_CASE("a failed fit names its last durable checkpoint", "[resume]") {
   CHECK(failed.loop.samples > 0);
 }
 
+TEST_CASE("an evaluation from a checkpoint has its own number of ranks, a fit has its shards",
+          "[resume]") {
+  resume_place at;
+  const auto first = at(at.fit(1));
+  REQUIRE(first.ok());
+  for (const auto purpose : {stage::validate, stage::test, stage::predict}) {
+    auto what = at.fit(1, first.last_checkpoint);
+    what.purpose = purpose;
+    what.options.ranks = 1;
+    CHECK(at(what).shards == 1);
+  }
+  auto goes_on = at.fit(2, first.last_checkpoint);
+  goes_on.options.ranks = 1;
+  CHECK(shards_of(goes_on, at.world()) == 2);
+  goes_on.options.communicator = communicator_kind::mpi;
+  CHECK_THROWS_WITH(shards_of(goes_on, at.world()),
+                    Catch::Contains("the checkpoint " + first.last_checkpoint + " has 2 shards") &&
+                        Catch::Contains("set elastic.shards to 1"));
+}
+
+TEST_CASE("a strategy refuses the shards of a checkpoint: the error names the checkpoint",
+          "[resume]") {
+  struct of_one_rank : learner_recipe {
+    std::unique_ptr<learner> make(const learner_context&) const override { return nullptr; }
+    void check_options(const trainer_options& options) const override {
+      if (options.ranks > 1) throw user_error(errc::bad_configuration, "one rank only");
+    }
+  };
+  resume_place at;
+  const auto first = at(at.fit(1));
+  auto what = at.fit(2, first.last_checkpoint);
+  what.options.ranks = 1;
+  what.recipe = std::make_shared<of_one_rank>();
+  CHECK_THROWS_WITH(settle_options(what, at.world()),
+                    Catch::Contains("one rank only; the job has 2 shards as its checkpoint " +
+                                    first.last_checkpoint));
+  what.resume.reset();
+  what.options.ranks = 2;
+  CHECK_THROWS_WITH(settle_options(what, at.world()), "one rank only");
+}
+
 TEST_CASE("a new fit in a folder with checkpoints of another run is refused", "[resume]") {
   resume_place at;
   REQUIRE(at(at.fit(2)).ok());

@@ -194,8 +194,9 @@ struct elastic_options {
   /// A restart counts for so long, and until a step is committed after it. 0: for the whole job.
   std::chrono::nanoseconds window{0};
   /// Shards of the job: each has its own lane, module, samples and random draws, so the weights
-  /// depend on their number only. Unset: as many as ranks. With more shards than ranks, and
-  /// placement_kind::processes, a process computes several of them.
+  /// depend on their number only. Unset: as many as ranks, or those of the checkpoint that a fit
+  /// resumes if they are more. With more shards than ranks, and placement_kind::processes, a
+  /// process computes several of them.
   std::optional<std::int32_t> shards;
   /// Where the shards of a process that is lost go on: in a new process, or in those that are left.
   enum class loss : std::uint8_t { replace, shrink };
