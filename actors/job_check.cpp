@@ -25,15 +25,6 @@ std::string found_in(const checkpoint_io& io, const std::string& run) {
   return io.latest(run).path;
 }
 
-}  // namespace
-
-std::int64_t step_resumed_at(const std::string& checkpoint) {
-  const auto folder = without_slash(checkpoint).filename().string();
-  return std::max<std::int64_t>(0, step_of_checkpoint_folder(folder));
-}
-
-namespace {
-
 // The run whose newest checkpoint `resume` means; empty if `resume` can only be a checkpoint.
 std::string run_meant(const job& what, const std::string& resume) {
   if (resume == latest_link) {
@@ -207,6 +198,15 @@ bool by_launcher(const job& what, const ports& world) {
 }
 
 namespace {
+
+// A rank's process computes one shard: MPI and NCCL know a process by one number.
+bool one_shard_each(const job& what, const ports& world) {
+  const auto& by = what.options.communicator.name;
+  if (by == to_string(communicator_kind::mpi) || by == to_string(communicator_kind::nccl))
+    return true;
+  return by_launcher(what, world) && !world.children->placed()->outlive_loss;
+}
+
 // The shards of the checkpoint from which a fit resumes, where they are more than its ranks and the
 // options do not say how many it has. A checkpoint that cannot be read is reported where it is read
 // as a whole.
@@ -215,15 +215,6 @@ std::optional<std::int32_t> shards_resumed(const job& what, const ports& world) 
   if (what.purpose != stage::train || what.options.elastic.shards || !what.resume || !io) return {};
   const auto of = facts_at(*io, *what.resume);
   return of && of->ranks > what.options.ranks ? std::optional{of->ranks} : std::nullopt;
-}
-
-
-// A rank's process computes one shard: MPI and NCCL know a process by one number.
-bool one_shard_each(const job& what, const ports& world) {
-  const auto& by = what.options.communicator.name;
-  if (by == to_string(communicator_kind::mpi) || by == to_string(communicator_kind::nccl))
-    return true;
-  return by_launcher(what, world) && !world.children->placed()->outlive_loss;
 }
 
 }  // namespace
@@ -317,7 +308,6 @@ namespace {
 
 // A launcher's ranks may be on several hosts: each of them looks for its own device.
 void settle_devices(job& what, const ports& world) {
-  const auto resumed = shards_resumed(what, world);
   if (!what.recipe) return;
   const auto& by = what.options.communicator.name;
   const bool placed = by_launcher(what, world);
@@ -327,6 +317,7 @@ void settle_devices(job& what, const ports& world) {
 }
 
 void settle_shards(job& what, const ports& world) {
+  const auto resumed = shards_resumed(what, world);
   what.options.ranks = shards_of(what, world);
   if (!what.recipe || what.purpose != stage::train) return;
   try {

@@ -28,9 +28,6 @@ job with_checkpoint_found(job what, const ports& world);
 /// Whether the job, which is configured, writes checkpoints into its run folder.
 bool writes_checkpoints(const job& what);
 
-/// The step that the folder of a checkpoint names; 0 for one with another name.
-std::int64_t step_resumed_at(const std::string& checkpoint);
-
 /// Where the checkpoint is from which a fit resumes (its path is found); the beginning: nowhere, or
 /// the checkpoint cannot be read.
 loop_state loop_resumed_at(const job& what, const ports& world);

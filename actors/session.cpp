@@ -116,7 +116,7 @@ struct session::engine {
     std::string folder_;
   };
 
-  target_ptr target_of(const job& what);
+  target_ptr target_of(const job& what, std::int64_t step);
 
   engine(executor_type ex, ports w, session_options options)
       : executor(std::move(ex)), world(std::move(w)), config(options.threads), system(config) {}
@@ -266,15 +266,13 @@ struct stream_end {
   }
 };
 
-session::engine::target_ptr session::engine::target_of(const job& what) {
+session::engine::target_ptr session::engine::target_of(const job& what, std::int64_t step) {
   const auto number = [&] {
     const std::lock_guard lock(running->guard);
     return ++running->newest;
   }();
-  const bool resumes = what.purpose == stage::train && what.resume;
   return std::make_shared<job_handle::target>(
-      number, std::make_shared<job_follower>(
-                  number, what, resumes ? step_resumed_at(*what.resume) : 0, world.now));
+      number, std::make_shared<job_follower>(number, what, step, world.now));
 }
 
 // The same for all paths of a folder: relative and absolute ones, and through links.
@@ -325,13 +323,13 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   configure(what);
   auto claim = std::make_shared<const folder_claim>(running, what);
   setup.what = with_checkpoint_found(std::move(what), world);
-  const auto target = target_of(setup.what);
+  setup.resumed = loop_resumed_at(setup.what, world);
+  const auto target = target_of(setup.what, setup.resumed.steps);
   setup.what.observers.push_back(job_follower::observe(target->follower));
   if (events) setup.what.observers.push_back(into_events);
   setup.world = world;
   const auto ranks = setup.what.options.ranks;
   settle_options(setup.what, world);
-  setup.resumed = loop_resumed_at(setup.what, world);
   if (setup.what.options.placement == placement_kind::processes) {
     identify(setup.what);
     setup.process_count = ranks;

@@ -133,8 +133,7 @@ void supervisor_state::start() {
   observers_of.resize(world);
   std::set<std::uint64_t> drawn;
   while (drawn.size() < world) drawn.insert(setup.world.random->draw());
-  if (what->resume) feed(supervision::durable{step_resumed_at(*what->resume)});
-  supervision::begin e;
+  supervision::begin e{{}, setup.resumed};
   for (const auto id : drawn) e.incarnations.push_back(incarnation_id{id});
   feed(e);
 }
@@ -247,7 +246,8 @@ void supervisor_state::carry_out(const supervision::complete& a) {
   outcome.status = a.status;
   outcome.why = a.why;
   outcome.loop = a.loop;
-  if (a.first && a.loop.steps < setup.resumed.steps) outcome.loop = setup.resumed;
+  const auto from = setup.resumed.steps;  // the machine knows less of where the job began
+  if (a.first && from > 0 && a.loop.steps <= from) outcome.loop = setup.resumed;
   if (!a.first) outcome.last = a.loop.last;
   outcome.generation = a.generation.value();
   outcome.shards = what->options.ranks;

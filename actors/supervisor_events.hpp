@@ -53,6 +53,7 @@ struct rules {
 /// The session wants the job to run. One incarnation per rank, distinct, from the entropy port.
 struct begin {
   std::vector<incarnation_id> incarnations;
+  loop_state resumed;  ///< of the checkpoint that a fit resumes
 };
 /// The rank's actor is gone, whatever the reason.
 struct rank_down {
@@ -67,7 +68,7 @@ struct checkpointer_done {
 struct observers_done {
   std::vector<failure> late;
 };
-/// A checkpoint of this step is durable: one that was written, or the one that the job resumes.
+/// The job has written a checkpoint of this step, and it is durable.
 struct durable {
   std::int64_t step = 0;
 };

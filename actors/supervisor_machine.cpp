@@ -116,6 +116,9 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
     throw internal_error(
         fmt::format("{} incarnations for {} ranks", e.incarnations.size(), members_.size()));
   members_.begin_with(e.incarnations);
+  committed_ = progress_of(e.resumed);
+  current_.base.point.loop.steps = committed_.steps;
+  recovery_.saved(committed_.steps);
   out.make_room(3);
   const auto homes = placements_.begin(static_cast<std::int32_t>(members_.size()));
   for (const auto& p : placements_.all()) out.start_process(placements_, p.number);

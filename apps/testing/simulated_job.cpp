@@ -92,6 +92,15 @@ simulated_job::simulated_job(simulation& in, cluster_model cluster)
 
 simulated_job::~simulated_job() { simulation_.clear(); }
 
+// Where a job begins that resumes; the beginning if the checkpoint cannot be read: a rank says so.
+static loop_state loop_at(const checkpoint_io& io, const std::string& path) {
+  try {
+    return io.read(path).loop;
+  } catch (const user_error&) {
+    return {};
+  }
+}
+
 void simulated_job::begin(job what) {
   outcome_.reset();
   configure(what);
@@ -138,6 +147,7 @@ void simulated_job::begin(job what) {
     outcome_ = std::move(outcome);
     simulation_.halt();
   };
+  if (what.resume && files_.checkpoints) setup.resumed = loop_at(*files_.checkpoints, *what.resume);
   setup.what = std::move(what);
   if (cluster_.ranks_per_host > 0)
     use_processes(setup);

@@ -156,6 +156,30 @@ TEST_CASE("a strategy refuses the shards of a checkpoint: the error names the ch
   CHECK_THROWS_WITH(settle_options(what, at.world()), "one rank only");
 }
 
+TEST_CASE("a fit that resumes a checkpoint of any name: each report begins with its step",
+          "[resume]") {
+  resume_place at;
+  const auto first = at(at.fit(1));
+  REQUIRE(first.ok());
+  const auto best = at.run() + "-best";
+  fs::copy(first.last_checkpoint, best, fs::copy_options::recursive);
+  auto what = at.fit(2, best);
+  what.run_folder += "-other";
+  what.options.elastic.max_restarts = 1;
+  std::int64_t step = undefined;
+  what.started = [&](const job_handle& handle) {
+    step = handle.status().step;
+    handle.abort();
+  };
+  const auto aborted = at(what);
+  REQUIRE_FALSE(aborted.ok());
+  CHECK(step == 6);
+  CHECK(aborted.failed_with->record.step == 6);
+  REQUIRE(aborted.generations.size() == 1);
+  CHECK(aborted.generations.front().base_step == 6);
+  CHECK(aborted.loop.epoch == 1);
+}
+
 TEST_CASE("a new fit in a folder with checkpoints of another run is refused", "[resume]") {
   resume_place at;
   REQUIRE(at(at.fit(2)).ok());

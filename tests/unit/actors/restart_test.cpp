@@ -106,6 +106,36 @@ TEST_CASE("without a rank that holds a point the base is the checkpoint reported
   CHECK(s.orders<form_generation>().front().base.loop.steps == 2);
 }
 
+TEST_CASE("a job that resumes: its first generation begins with the checkpoint's step",
+          "[supervisor]") {
+  supervisor_machine machine{job_id{1}, 1, derive({}), {.elastic = {.max_restarts = 1}}};
+  supervision::begin begin{{incarnation_id{7}}, {}};
+  begin.resumed.steps = 40;
+  begin.resumed.samples = 640;
+  machine.on(begin);
+  CHECK(machine.committed() == 40);
+  machine.on(request_abort{"enough", failure_kind::aborted});
+  std::optional<supervision::complete> end;
+  const auto take = [&](const auto& actions) {
+    for (const auto& a : actions)
+      if (const auto* last = std::get_if<supervision::complete>(&a)) end = *last;
+  };
+  fence at;
+  at.job = job_id{1};
+  at.generation = machine.generation();
+  at.incarnation = incarnation_id{7};
+  take(machine.on(closed_generation{at}));
+  take(machine.on(torn_down{at}));
+  take(machine.on(supervision::rank_down{0, "", incarnation_id{7}}));
+  take(machine.on(supervision::checkpointer_done{}));
+  take(machine.on(supervision::observers_done{}));
+  REQUIRE(end);
+  CHECK(end->first->step == 40);
+  CHECK(end->loop.samples == 640);
+  REQUIRE(end->generations.size() == 1);
+  CHECK(end->generations.front().base_step == 40);
+}
+
 TEST_CASE("the failure after the last restart ends the job", "[supervisor]") {
   supervised s{2, 1};
   s.raise(0);
