@@ -161,6 +161,8 @@ observer_factory event_stream::attach() {
   };
 }
 
+bool event_stream::wants_hooks() const { return channel_->waiting.wants_hooks(); }
+
 void event_stream::end() { channel_->end(); }
 
 }  // namespace troupe

@@ -82,12 +82,8 @@ job_status job_follower::status() const {
   return status;
 }
 
-void job_follower::add(const std::shared_ptr<event_stream>& stream) {
-  auto into = stream->attach()();
-  if (into->wants_hooks())
-    throw user_error(errc::bad_usage,
-                     "an event stream with hooks cannot follow a job that runs: give it to the job "
-                     "as job_context::events");
+void job_follower::add(const std::shared_ptr<event_stream>& stream,
+                       std::unique_ptr<observer> into) {
   const std::lock_guard lock(guard_);
   if (all_.state == job_state::ended) return stream->end();
   readers_.push_back({stream, std::move(into)});

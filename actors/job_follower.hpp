@@ -30,8 +30,8 @@ public:
   void end(const job_outcome& outcome);
 
   job_status status() const;
-  /// Implements job_handle::follow: `stream` gets the events from now on.
-  void add(const std::shared_ptr<event_stream>& stream);
+  /// Implements job_handle::follow: `stream` gets the events from now on, through `into`.
+  void add(const std::shared_ptr<event_stream>& stream, std::unique_ptr<observer> into);
 
 private:
   struct mark {

@@ -66,7 +66,12 @@ job_status job_handle::status() const {
 void job_handle::follow(const std::shared_ptr<event_stream>& stream) const {
   if (!stream)
     throw user_error(errc::bad_usage, "job_handle::follow: the stream is null: make one first");
-  of_ ? of_->follower->add(stream) : stream->end();
+  if (stream->wants_hooks())
+    throw user_error(errc::bad_usage,
+                     "an event stream with hooks cannot follow a job that runs: give it to the job "
+                     "as job_context::events");
+  auto into = stream->attach();
+  of_ ? of_->follower->add(stream, into()) : stream->end();
 }
 
 void job_handle::stop(stop_reason why) const {
@@ -311,15 +316,15 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
                      "this process was started as a rank of a job, and such a process starts no "
                      "job: make troupe::run_rank_if_child the first line of main, and start no job "
                      "in a rank");
+  const auto events = what.events;
+  // Throws where another job has the stream, whose events go on.
+  const auto into_events = events ? events->attach() : observer_factory{};
+  stream_end unless_started{events};
   check_ports(world);
   const seam::thread_reference_release release;
   supervisor_setup setup;
   setup.id = job_id{world.random->draw()};
-  const auto events = what.events;
   const auto started = what.started;
-  // Throws where another job has the stream, whose events go on.
-  const auto into_events = events ? events->attach() : observer_factory{};
-  stream_end unless_started{events};
   configure(what);
   auto claim = std::make_shared<const folder_claim>(running, what);
   setup.what = with_checkpoint_found(std::move(what), world);

@@ -142,13 +142,19 @@ TEST_CASE("a job is refused or never runs: its stream ends", "[events]") {
   CHECK_FALSE(s.run(what).ok());
   loop.run();
   CHECK(ends == 1);
+  events = std::make_shared<event_stream>(loop.get_executor());
+  events->async_next([&](observation_ptr event) { ends += event == nullptr; });
+  CHECK_FALSE(session(loop.get_executor(), ports{}).run(integer_job(events)).ok());
+  loop.restart();
+  loop.run();
+  CHECK(ends == 2);
   what = {};
   events = std::make_shared<event_stream>(loop.get_executor());
   events->async_next([&](observation_ptr event) { ends += event == nullptr; });
   events = nullptr;
   loop.restart();
   loop.run();
-  CHECK(ends == 2);
+  CHECK(ends == 3);
 }
 
 TEST_CASE("a stream that a second job is given: that job is refused, the first one's events go on",

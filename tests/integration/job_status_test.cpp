@@ -295,9 +295,13 @@ TEST_CASE("a stream that joins late: events from then on, and the end with the j
   // A stream has one job, a stream with hooks joins none, and an ended job has no events.
   CHECK_THROWS_AS(held.follow(late), user_error);
   CHECK_THROWS_AS(held.follow(nullptr), user_error);
-  CHECK_THROWS_AS(held.follow(std::make_shared<event_stream>(loop.get_executor(),
-                                                             event_stream_options{.hooks = true})),
-                  user_error);
+  const auto hooks =
+      std::make_shared<event_stream>(loop.get_executor(), event_stream_options{.hooks = true});
+  CHECK_THROWS_WITH(held.follow(hooks), Catch::Contains("give it to the job as"));
+  auto next_job = integer_fit(1);
+  next_job.events = hooks;  // the advice works
+  CHECK(s.run(std::move(next_job)).ok());
+  CHECK_THROWS_AS(job_handle{}.follow(late), user_error);
   const auto after = std::make_shared<event_stream>(loop.get_executor());
   held.follow(after);
   CHECK(after->ended());

@@ -56,6 +56,8 @@ public:
         [this](auto handler) { wait(std::move(handler)); }, token);
   }
 
+  /// event_stream_options::hooks.
+  bool wants_hooks() const;
   /// The job is over and every event was read.
   bool ended() const;
   /// Events that were dropped because the reader was slow. Once the job is over, those too that

@@ -104,7 +104,8 @@ public:
   job_status status() const;
   /// The events from now on go into `stream` as well, until the job ends; then the stream ends.
   /// Nothing of a job that has ended. A stream that is destroyed is forgotten. Throws user_error
-  /// (bad_usage): the stream is null, has a job, or wants hooks, which are for job_context::events.
+  /// (bad_usage), and leaves the stream as it is: it is null, has a job, or wants hooks, which are
+  /// for job_context::events.
   void follow(const std::shared_ptr<event_stream>& stream) const;
 
   /// Ends the run at a step boundary that all ranks agree on, with a checkpoint (status `stopped`).
