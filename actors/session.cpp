@@ -75,6 +75,11 @@ void job_handle::follow(const std::shared_ptr<event_stream>& stream) const {
 }
 
 void job_handle::stop(stop_reason why) const {
+  if (why != stop_reason::caller && why != stop_reason::interrupt && why != stop_reason::terminate)
+    throw user_error(errc::bad_usage,
+                     fmt::format("job_handle::stop: {} is no reason of a caller: give caller, "
+                                 "interrupt or terminate",
+                                 to_string(why)));
   if (!of_) return;
   of_->follower->stop_asked();
   of_->send({request_stop{why}});

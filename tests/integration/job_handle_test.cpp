@@ -54,6 +54,18 @@ TEST_CASE("stop of a handle: the run ends at a step boundary, with the first rea
   CHECK(outcome.weights->loop.steps == outcome.loop.steps);
 }
 
+TEST_CASE("stop with a reason of the run itself: a user_error, and the job goes on", "[handle]") {
+  const auto why = GENERATE(stop_reason::none, stop_reason::hook, stop_reason::early_stopping);
+  const auto outcome =
+      outcome_of(endless_job(std::make_shared<job_handle>(), [why](const job_handle& handle) {
+        CHECK_THROWS_WITH(handle.stop(why), Catch::Contains("give caller, interrupt or terminate"));
+        CHECK(handle.status().state != job_state::stopping);
+        handle.stop();
+      }));
+  CHECK(outcome.status == job_outcome::ending::stopped);
+  CHECK(outcome.why == stop_reason::caller);
+}
+
 TEST_CASE("abort of a handle: the job fails at once with the text", "[handle]") {
   const auto outcome =
       outcome_of(endless_job(std::make_shared<job_handle>(),

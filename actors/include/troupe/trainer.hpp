@@ -109,7 +109,8 @@ public:
   void follow(const std::shared_ptr<event_stream>& stream) const;
 
   /// Ends the run at a step boundary that all ranks agree on, with a checkpoint (status `stopped`).
-  /// The first reason counts: another call changes nothing.
+  /// The first reason counts: another call changes nothing. Throws user_error (bad_usage) for other
+  /// reasons than caller, interrupt and terminate: those are of the run itself.
   void stop(stop_reason why = stop_reason::caller) const;
   /// Ends the run at once, with a failure of the kind aborted and this text. Steps since the last
   /// checkpoint are lost.
