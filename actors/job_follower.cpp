@@ -167,6 +167,7 @@ double job_follower::seconds() const { return std::chrono::duration<double>(now_
 
 std::optional<double> job_follower::rate() const {
   if (!before_ || all_.state != job_state::active) return std::nullopt;
+  if (all_.purpose != stage::train) return std::nullopt;  // progress counts samples of training
   const auto passed = seconds() - before_->at;
   if (passed < rate_seconds / 2) return std::nullopt;
   return static_cast<double>(last_.samples - before_->samples) / passed;

@@ -109,6 +109,7 @@ TEST_CASE("an evaluation: its progress is no step of training", "[follower]") {
   for (int i = 0; i <= 50; ++i) job.trains(i / 10.0, 0, i);
   CHECK(job.status().step == 0);
   CHECK(job.status().batch == 50);
+  CHECK_FALSE(job.status().samples_per_second);
   CHECK_FALSE(job.status().seconds_left);
 }
 
