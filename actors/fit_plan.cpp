@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <ostream>
@@ -126,6 +127,19 @@ void check_policies(const trainer_options& o) {
   }
 }
 
+// A fault that never happens would let a drill pass.
+void check_faults(const trainer_options& o) {
+  const auto& hooks = hook_names();
+  for (const auto& one : o.faults) {
+    refuse_unless(one.rank >= 0 && one.rank < o.ranks, "the rank of a fault", one.rank,
+                  fmt::format("from 0 to {}", o.ranks - 1));
+    refuse_unless(std::ranges::find(hooks, one.hook) != hooks.end(), "the hook of a fault",
+                  fmt::format("\"{}\"", one.hook), "one of hook_names(), such as training_step");
+    refuse_unless(one.step >= 0 || one.step == undefined, "the step of a fault", one.step,
+                  "at least 0, or undefined");
+  }
+}
+
 void check(const trainer_options& o) {
   check_extent(o);
   check_length(o);
@@ -133,6 +147,7 @@ void check(const trainer_options& o) {
   check_gradients(o);
   check_policies(o);
   check_times(o);
+  check_faults(o);
 }
 
 void add(stable_hasher& h, const batch_limit& limit) {

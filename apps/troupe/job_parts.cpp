@@ -187,7 +187,7 @@ trainer_options options_of(const settings& s) {
   read_limits(s, o);
   read_policies(s, o);
   for (const auto& spec : s.get<std::vector<std::string>>("fault"))
-    o.faults.push_back(parse_fault(spec, o.elastic.shards.value_or(o.ranks)));
+    o.faults.push_back(parse_fault(spec));
   return o;
 }
 

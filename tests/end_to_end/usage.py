@@ -40,6 +40,8 @@ def story_wrong_keys_and_values_are_configuration_errors_with_suggestions(folder
     refused(3, ["job.toml:4", "optimizer.learning_rate"], "fit", "--run-dir", run, "--config", config)
     refused(3, ["throw@rank=0,hook=trainin_step", '"training_step"'], "fit", "--run-dir", run, "--fault",
             "throw@rank=0,hook=trainin_step")
+    refused(3, ["the rank of a fault is 7", "from 0 to 1"], "fit", "--run-dir", run, "--fault",
+            "throw@rank=7,hook=training_step")
     check(not os.path.exists(run), "a refused call leaves no folder")
 
 

@@ -215,7 +215,8 @@ struct elastic_options {
   friend bool operator==(const elastic_options&, const elastic_options&) = default;
 };
 
-/// One injected fault (`--fault KIND@rank=R,hook=NAME[,step=S][,what=TEXT][,ms=N]`).
+/// One injected fault (`--fault KIND@rank=R,hook=NAME[,step=S][,what=TEXT][,ms=N]`). A job refuses
+/// a rank that it does not have and a hook that does not exist (bad_configuration).
 struct fault_drill {
   /// In this order: throw injected_fault, sleep for `lasts`, std::abort, SIGSEGV, exit at once with
   /// code 1, SIGKILL, SIGSTOP. All but the first two hit the rank's whole process.

@@ -32,6 +32,14 @@ TEST_CASE("impossible counts are refused with the option and its value and range
   CHECK(refusal([](options&) {}) == "accepted");
   CHECK(refusal([](options& o) { o.ranks = 0; }) == "ranks is 0, but must be at least 1");
   CHECK(refusal([](options& o) { o.ranks = -2; }) == "ranks is -2, but must be at least 1");
+  CHECK(refusal([](options& o) { o.faults = {{.rank = 2, .hook = "backward"}}; }) ==
+        "the rank of a fault is 2, but must be from 0 to 1");
+  CHECK(refusal([](options& o) { o.faults = {{.rank = 1, .hook = "backwards"}}; }) ==
+        "the hook of a fault is \"backwards\", but must be one of hook_names(), such as "
+        "training_step");
+  CHECK(refusal([](options& o) { o.faults = {{.rank = 1, .hook = "backward", .step = -2}}; }) ==
+        "the step of a fault is -2, but must be at least 0, or undefined");
+  CHECK(refusal([](options& o) { o.faults = {{.rank = 1, .hook = "backward"}}; }) == "accepted");
   CHECK(refusal([](options& o) { o.batch_size = 0; }) ==
         "batch_size is 0, but must be from 1 to 2147483647");
   CHECK(refusal([](options& o) { o.batch_size = std::numeric_limits<std::int64_t>::max(); }) ==
