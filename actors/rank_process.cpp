@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "actors/job_check.hpp"
@@ -425,6 +426,16 @@ bool rank_host::ended() const {
 
 namespace {
 
+void check_names(const rank_process_options& home) {
+  std::set<std::string> names;
+  for (const auto& one : home.functions)
+    if (!names.insert(one.name()).second)
+      throw user_error(errc::bad_usage,
+                       fmt::format("rank_process_options::functions has \"{}\" twice: give each "
+                                   "function a name of its own",
+                                   one.name()));
+}
+
 void live(launcher_client& parent, const rank_process_options& home) {
   seam::system_config config(2);
   caf::actor_system system(config);
@@ -470,6 +481,7 @@ std::function<recipe_ptr(const std::string&)> rank_process_options::the_only_rec
 
 std::optional<int> run_rank_if_child(int count, const char* const* arguments,
                                      const rank_process_options& home) {
+  check_names(home);
   const auto parent = launcher_client_of(count, arguments);
   if (!parent) return std::nullopt;
   live(*parent, home);

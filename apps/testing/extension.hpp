@@ -41,6 +41,7 @@ public:
     (void)outcome, (void)complain;
   }
 };
+/// Never returns null.
 using extension_fn = std::function<std::unique_ptr<extension>()>;
 
 /// An oracle in one line: `holds` must be true after every step of every rank. All runs share

@@ -52,6 +52,9 @@ public:
       extensions.push_back(observed_by(plan.observer, !trained_));
     for (const auto& make : extensions) {
       extensions_.push_back(make());
+      if (!extensions_.back())
+        throw user_error(errc::bad_usage,
+                         "run_plan::extensions: a function of it made no extension; return one");
       recipe_ = extensions_.back()->recipe(recipe_);
     }
     simulation_.marks().know(plan.marks);

@@ -155,3 +155,11 @@ TEST_CASE("a coroutine awaits a spawned function and a second cancellation inter
   CHECK_FALSE(ended->ok());
   CHECK(ended->failed_with->record.what == "cancelled twice");
 }
+
+TEST_CASE("two functions of one name in rank_process_options: a user_error names them", "[spawn]") {
+  const auto nothing = [](rank_context&, const argument_list&) { return value{}; };
+  rank_process_options home;
+  for (const auto* name : {"add", "scale", "add"})
+    home.functions.push_back({name, nothing, nullptr});
+  CHECK_THROWS_WITH(run_rank_if_child(0, nullptr, home), Catch::Contains("has \"add\" twice"));
+}

@@ -158,3 +158,10 @@ TEST_CASE("swarms of faults on hosts, programs and test nodes violate no oracle"
   CHECK(stopped > 100);
   CHECK(r.met("a link is lost by silence"));
 }
+
+TEST_CASE("a test's function makes no extension: a user_error names it", "[simulated][targets]") {
+  run_plan plan;
+  plan.extensions.push_back([] { return std::unique_ptr<extension>{}; });
+  CHECK_THROWS_WITH(explore({.ranks = 2, .steps = 2}, plan, {.first_seed = 1, .runs = 1}),
+                    Catch::Contains("run_plan::extensions"));
+}

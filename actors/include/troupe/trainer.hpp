@@ -221,7 +221,8 @@ struct rank_process_options {
   std::function<recipe_ptr(const std::string& recipe_text)> recipe;
   /// Makes the ports of the rank's process.
   std::function<ports()> world = local_ports;
-  /// What session::spawn calls in a rank's process. Each name is there once.
+  /// What session::spawn calls in a rank's process. Each name is there once, else
+  /// run_rank_if_child throws user_error (bad_usage).
   std::vector<named_function> functions;
 
 private:
