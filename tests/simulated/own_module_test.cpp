@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "tests/simulated/branching.hpp"
+#include "troupe/data.hpp"
 #include "troupe/testing.hpp"
 #include "troupe/testing/tensors.hpp"
 
@@ -128,4 +129,23 @@ TEST_CASE("a module's hooks call collectives under faults: the bits are the refe
   INFO(report(all));
   CHECK(all.clean());
   CHECK(calls.size() == 5);
+}
+
+TEST_CASE("data with an order or a batch size of their own: a run refuses them",
+          "[simulated][tensors]") {
+  struct own_order final : data_module {
+    explicit own_order(data_loading how) : how_(std::move(how)) {}
+    dataset_ptr train() override { return all_->train(); }
+    data_loading loading(stage, std::int32_t) override { return how_; }
+    void setup(stage purpose) override { all_->setup(purpose); }
+    data_ptr all_ = synthetic({.samples = 36, .evaluation = 1, .shape = {6}, .classes = 3});
+    data_loading how_;
+  };
+  const auto payload = [](data_loading how) {
+    return tensors_payload({.data = std::make_shared<own_order>(std::move(how))});
+  };
+  CHECK_NOTHROW(payload({.num_workers = 2})->of(job_of_full_batches));
+  for (const auto& how : {data_loading{.batch_size = 3}, data_loading{.shuffle = false},
+                          data_loading{.drop_last = true}})
+    CHECK_THROWS_WITH(payload(how)->of(job_of_full_batches), Catch::Contains("of its own"));
 }

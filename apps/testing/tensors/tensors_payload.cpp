@@ -9,6 +9,7 @@
 #include "apps/testing/tensors/simulated_learner.hpp"
 #include "apps/testing/tensors/tensor_states.hpp"
 #include "backends/torch/classifier.hpp"
+#include "backends/torch/ordered_dataset.hpp"
 #include "troupe/data.hpp"
 
 namespace troupe::testing {
@@ -53,6 +54,14 @@ public:
                        "tensors_options::data has " + std::to_string(there) +
                            " samples of training, the job trains " + std::to_string(count) +
                            ": supply as many, or lower job_spec::samples");
+    const auto how = all_->loading(stage::train, 0);
+    if (how.batch_size || !how.shuffle || how.drop_last || how.order ||
+        dynamic_cast<const ordered_dataset*>(all_->train().get()) != nullptr)
+      throw user_error(errc::bad_configuration,
+                       "tensors_options::data has an order or a batch size of its own, and the "
+                       "reference of a simulated run has the job's: leave batch_size, shuffle, "
+                       "drop_last and order of its loading(train, 0) as they are, and give one "
+                       "dataset instead of a combined one");
   }
   void prepare_data() override { all_->prepare_data(); }
   void setup(stage purpose) override { all_->setup(purpose); }

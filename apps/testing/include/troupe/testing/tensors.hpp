@@ -36,7 +36,9 @@ struct tensors_options {
   /// Makes a module in place of the mlp; without `data`, the options above still describe the data.
   /// Called for each rank and for each shard of the reference, as by a trainer.
   std::function<std::shared_ptr<module>()> make_module;
-  /// The data: the first samples, as many as the job's. Shared by all runs.
+  /// The data of training: the first samples, as many as the job's. Shared by all runs. The order
+  /// and the size of batches are the job's, so data with a loading(train, 0), or an order, of their
+  /// own are refused. Runs have no validation, test or prediction.
   std::shared_ptr<data_module> data;
   /// Whether explore() may train some jobs on fewer samples. Generated data allows it always; a
   /// module or data of the user only if this is true, because they may need batches of a fixed
@@ -55,9 +57,10 @@ struct tensors_options {
 /// A case names the payload `tensors`, or `own_tensors` with a module or data of the user: then
 /// only the test that supplies them can replay the case.
 ///
-/// A run throws user_error (bad_configuration) when `data` has fewer samples than its job, or when
-/// `reference` is true and the executor does not support the module's optimizers. An exception of
-/// the module in the reference executor is a violation of the run, with its seed and case.
+/// A run throws user_error (bad_configuration) when `data` has fewer samples than its job or an
+/// order of its own, or when `reference` is true and the executor does not support the module's
+/// optimizers. An exception of the module in the reference executor is a violation of the run, with
+/// its seed and case.
 std::shared_ptr<payload> tensors_payload(tensors_options options = {});
 
 }  // namespace testing
