@@ -1,5 +1,5 @@
 // Runs jobs for programs that own an event loop, several at a time. A session installs no signal
-// handler, never exits the process, prints nothing and blocks no thread of the program.
+// handler, never exits the process and prints nothing. Its asynchronous calls wait for no job.
 #pragma once
 
 #include "troupe/detail/call_outcome.hpp"
@@ -87,6 +87,12 @@ struct session_options {
 /// Thread-safe. Movable. Destruction while jobs run asks them to end and returns at once. Their
 /// completions still arrive through their executors, as failures of the kind session_closed. It
 /// does not wait for survivors of a job (job_outcome::survivors), which may run on.
+/// - The contexts of the executors must exist until all completions have arrived, and run until
+///   then. Jobs keep work outstanding on them: io_context::run does not return before, and
+///   thread_pool::join waits for it.
+/// - What a destroyed session had, its ports included, ends on a thread of its own after that. To
+///   wait for it, let the jobs complete first (job_handle::abort of `jobs()`), and then destroy the
+///   session: without jobs and survivors the destructor returns when all of it has ended.
 class session {
 public:
   /// Where completion handlers run unless they have an executor of their own.
@@ -111,7 +117,9 @@ public:
   /// Runs a job.
   /// 1. What it does: checks the options (a `user_error` is the outcome's failure), starts the
   ///    ranks, forms generation 1, runs the job's hooks, takes everything down in order, then
-  ///    completes.
+  ///    completes. The checks are made in the initiating call. They read small files only, except
+  ///    where the newest checkpoint of a run is looked up (job_context::resume, run_folder): they
+  ///    read and verify that one. Call it on a thread that may wait, or name the checkpoint itself.
   /// 2. Completion signature: `void(troupe::job_outcome)`. The handler runs on its associated
   ///    executor (by default the session's), never inside the initiating call. A failure is a
   ///    value: the operation throws no exception and reports no error code.
