@@ -316,15 +316,15 @@ session::engine::folder_claim::~folder_claim() {
 // Brings a job to life; `complete` is called exactly once, at the latest by the exception this
 // throws.
 job_handle session::engine::launch(job what, std::function<void(job_outcome)> complete) {
+  const auto events = what.events;
+  // Throws where another job has the stream, whose events go on.
+  const auto into_events = events ? events->attach() : observer_factory{};
+  stream_end unless_started{events};
   if (started_as_rank())
     throw user_error(errc::bad_configuration,
                      "this process was started as a rank of a job, and such a process starts no "
                      "job: make troupe::run_rank_if_child the first line of main, and start no job "
                      "in a rank");
-  const auto events = what.events;
-  // Throws where another job has the stream, whose events go on.
-  const auto into_events = events ? events->attach() : observer_factory{};
-  stream_end unless_started{events};
   check_ports(world);
   const seam::thread_reference_release release;
   supervisor_setup setup;
