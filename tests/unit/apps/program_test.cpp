@@ -61,7 +61,7 @@ TEST_CASE("bad configuration is exit 3 and names the cause", "[program]") {
       {{"fit", "--run-dir", run, "--model", "mpl"}, "did you mean \"mlp\"?"},
       {{"fit", "--run-dir", run, "--set", "model.hiden=[1]"}, "did you mean \"model.hidden\"?"},
       {{"fit", "--run-dir", run, "--placement", "simulated"}, "--placement threads"},
-      {{"fit", "--run-dir", run, "--fault", "throw@rank=7,hook=setup"}, "rank=7"},
+      {{"fit", "--run-dir", run, "--fault", "throw@rank=7,hook=setup"}, "rank of a fault is 7"},
       {{"fit", "--run-dir", run, "--config", run + ".toml"}, "run.toml"},
       {{"config", "validate", run + ".toml"}, "run.toml"},
       {{"status", run}, "holds no run"},
