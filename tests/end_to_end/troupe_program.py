@@ -190,6 +190,8 @@ def main(stories):
         print("SKIPPED: TROUPE_PROGRAM names no program")
         sys.exit(77)
     wanted = sys.argv[1:]
+    if absent := [name for name in wanted if name not in stories]:
+        sys.exit(f"no such story: {', '.join(absent)}")
     failed = []
     for name, story in sorted(stories.items()):
         if not name.startswith("story_") or (wanted and name not in wanted):
