@@ -4,7 +4,8 @@
 // phase         event     next phase: actions
 // idle          begin     prepare
 // prepare       ran       launch
-// launch        ran       sanity, or train_start; evaluation, if the run is none that trains
+// launch        ran       sanity, or train_start; evaluation, if the run is none that trains;
+//                           at_point after set_up, if on_train_start has not run anywhere
 // sanity        ran       train_start
 // train_start   ran       window; after set_up at_point: is_set_up
 // window        ran       window: step_finished, at the end of a step; validation or checkpoint if

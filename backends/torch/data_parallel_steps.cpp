@@ -306,12 +306,11 @@ void data_parallel::set_up_manual() {
 
 void data_parallel::refuse_unsummed(const torch::optim::Optimizer& optimizer) const {
   if (!watch_ || alone()) return;
-  const auto named = bare_module()->named_parameters();
   for (const auto& group : optimizer.param_groups())
     for (const auto& one : group.params()) {
       if (!one.defined() || !watch_->noted(one)) continue;
       std::string name = "of its own";
-      for (const auto& item : named)
+      for (const auto& item : bare_module()->named_parameters())
         if (item.value().is_same(one)) name = item.key();
       throw user_error(errc::job_failed,
                        fmt::format("an optimizer's step would train this rank alone: parameter {} "

@@ -36,8 +36,8 @@ void scheduler::step(std::optional<double> metric) {
   if (++offered_ % std::max<std::int64_t>(when_.frequency, 1) != 0) return;
   if (plateau_ && !metric)
     throw user_error(errc::job_failed, "a plateau scheduler waits for \"" + when_.monitor +
-                                           "\", which was not logged: log it in validation_step, "
-                                           "or name another in schedule::monitor");
+                                           "\", which was not logged: log it, or name "
+                                           "another in schedule::monitor");
   move(metric.value_or(0));
 }
 

@@ -16,7 +16,7 @@ namespace troupe::testing {
 /// Calls `round` for a minute, or TROUPE_FUZZ_SECONDS, with generators of consecutive seeds,
 /// starting from a random one. Prints the range of seeds; a failure prints its own. With
 /// TROUPE_FUZZ_SEED=N in the environment it runs that round alone.
-inline void for_a_minute(const std::function<void(std::mt19937_64&)>& round) {
+inline void for_a_while(const std::function<void(std::mt19937_64&)>& round) {
   const auto* given = std::getenv("TROUPE_FUZZ_SEED");
   const std::uint64_t first = given ? std::stoull(given) : std::random_device{}();
   const auto* seconds = std::getenv("TROUPE_FUZZ_SECONDS");

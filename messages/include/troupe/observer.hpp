@@ -110,7 +110,7 @@ struct optimizer_facts {
   std::int32_t optimizers = 1;
   bool step_schedulers = false;     ///< some scheduler steps after every optimizer step
   bool epoch_schedulers = false;    ///< some scheduler steps after every epoch
-  bool plateau_schedulers = false;  ///< some scheduler reads a metric, after validation
+  bool plateau_schedulers = false;  ///< some scheduler reads a metric
   /// The strategy's engine counts micro-batches itself: every micro-batch is an optimizer_step,
   /// with its own clipping. Zeroing, schedulers and the count of steps follow
   /// accumulate_grad_batches.

@@ -558,3 +558,34 @@ TEST_CASE("overfit_batches leaves out shuffle and order") {
   const auto how = loading_of(data, stage::train, 0, options);
   CHECK_FALSE((how.order || how.shuffle));
 }
+
+TEST_CASE(
+    "a plateau scheduler of a training value steps at the ends of epochs, beside validations") {
+  struct watching : regression {
+    explicit watching(const std::string& monitor)
+        : regression({.optimize = [monitor](regression& m) {
+            return optimizers{torch::optim::SGD(m.parameters(), 1e-3)}
+                .scheduled<torch::optim::ReduceLROnPlateauScheduler>(
+                    {.monitor = monitor}, torch::optim::ReduceLROnPlateauScheduler::min, 0.1, 0);
+          }}) {}
+    step_output training_step(const batch& b, std::int64_t index) override {
+      log("train/epoch", static_cast<double>(at().epoch), {.on_step = false, .on_epoch = true});
+      return regression::training_step(b, index);
+    }
+    void lr_scheduler_step(scheduler& which, std::optional<double> metric) override {
+      module::lr_scheduler_step(which, metric);
+      moves.push_back(metric.value());
+    }
+    void on_train_end() override { expect(moves == std::vector<double>{0, 1, 2}); }
+    std::vector<double> moves;
+  };
+  const auto data = std::make_shared<table_data>(16, 4, 4);
+  auto options = epochs_of(2, 4, 3);
+  options.val_check_interval = std::int64_t{1};  // twice in an epoch
+  const auto ends = run_good_job(
+      {.recipe = recipe_for<watching>(data, std::string{"train/epoch"}), .options = options});
+  CHECK(ends[0].loop.steps == 6);
+  const auto wrong =
+      run_job({.recipe = recipe_for<watching>(data, std::string{"train/f1"}), .options = options});
+  CHECK_THAT(text_of(wrong[0].error), Catch::Contains("\"train/f1\", which was not logged"));
+}

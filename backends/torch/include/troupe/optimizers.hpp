@@ -125,8 +125,8 @@ namespace troupe {
 struct schedule {
   /// `plateau` is of plateau schedulers only.
   using interval = hooks::lr_scheduler_step::interval;
-  /// Every optimizer step, or every epoch. A plateau scheduler steps when validation has produced
-  /// its metric; in a fit without validations at the end of each epoch.
+  /// Every optimizer step, or every epoch. A plateau scheduler steps at the end of a validation
+  /// if validations log its metric, else at the end of each epoch.
   interval every = interval::epoch;
   std::int64_t frequency = 1;        ///< only every n-th time
   std::string monitor = "val/loss";  ///< plateau schedulers

@@ -166,7 +166,7 @@ struct optimizer_step {
   friend bool operator==(const optimizer_step&, const optimizer_step&) = default;
 };
 /// Moves all schedulers of one kind. `plateau`: those that read a reduced metric, after each
-/// validation of a fit.
+/// validation of a fit and at the end of each epoch.
 struct lr_scheduler_step {
   static constexpr std::string_view name = "lr_scheduler_step";
   enum class interval : std::uint8_t { step, epoch, plateau };

@@ -135,7 +135,7 @@ TEST_CASE("damaged rendezvous files are opened for a minute: no descriptor stays
           "[.minutes]") {
   sound_rendezvous();
   const auto files = open_files();
-  for_a_minute(meet_hostility);
+  for_a_while(meet_hostility);
   CHECK(open_files() == files);
 }
 

@@ -211,7 +211,7 @@ TEST_CASE("damaged hellos and answers for a minute: none is accepted and no grou
           "[.minutes][handshake]") {
   visited_rank visited;
   false_door door;
-  testing::for_a_minute([&](std::mt19937_64& draw) {
+  testing::for_a_while([&](std::mt19937_64& draw) {
     visited.knock(draw);
     door.be_called(draw);
   });
