@@ -64,7 +64,10 @@ channel& group::channel_of(const subgroup& among, const std::vector<std::int32_t
 
 std::shared_ptr<operation> group::submit(const std::vector<std::int32_t>& members, submission what,
                                          std::chrono::nanoseconds deadline) {
-  collectives::check_in_flight(what.call, static_cast<std::uint64_t>(in_flight_.load()));
+  {
+    const std::lock_guard hold{mutex_};
+    collectives::check_in_flight(what.call, flying_.size());
+  }
   const auto& f = *functions_;
   f.set_device(device_);
   auto made = std::make_shared<operation>();
@@ -91,7 +94,6 @@ std::shared_ptr<operation> group::submit(const std::vector<std::int32_t>& member
     const std::lock_guard hold{mutex_};
     flying_.push_back(made);
   }
-  in_flight_.fetch_add(1);
   to.push(made);
   return made;
 }
@@ -124,12 +126,21 @@ std::string group::why() const {
 }
 
 bool group::quiescent() const noexcept {
-  if (!aborted()) return in_flight_.load() == 0;
+  if (!aborted()) return !in_flight();
   return quiet_.load() && control_->quiescent();
 }
 
+// A caller may be back before the watcher has removed the operation.
+bool group::in_flight() const {
+  const std::lock_guard hold{mutex_};
+  return std::any_of(flying_.begin(), flying_.end(), [](const auto& flying) {
+    const auto one = flying.lock();
+    return one && one->how.pending();
+  });
+}
+
 void group::close() {
-  if (in_flight_.load() > 0) abort("a rank left while a collective was in flight");
+  if (in_flight()) abort("a rank left while a collective was in flight");
   closed_.store(true);
 }
 
@@ -148,11 +159,9 @@ bool group::step_channels() {
     busy = busy || one->busy();
   }
   const std::lock_guard hold{mutex_};
-  std::erase_if(flying_, [this](const std::weak_ptr<operation>& flying) {
+  std::erase_if(flying_, [](const std::weak_ptr<operation>& flying) {
     const auto one = flying.lock();
-    if (one && one->how.pending()) return false;
-    in_flight_.fetch_sub(1);
-    return true;
+    return !one || !one->how.pending();
   });
   return busy;
 }
@@ -168,7 +177,6 @@ void group::end_all() {
   for (const auto& one : all) one->abort();
   for (const auto& weak : flying)
     if (const auto one = weak.lock()) settle(*one);
-  in_flight_.store(0);
   ended_.store(true);
 }
 

@@ -39,6 +39,7 @@ public:
 private:
   channel& channel_of(const subgroup& among, const std::vector<std::int32_t>& members);
   bool step_channels();
+  bool in_flight() const;
   void end_all();
 
   const std::shared_ptr<const library> functions_;
@@ -47,11 +48,10 @@ private:
   collectives::group_end end_;
   mutable std::mutex mutex_;  // of the list of channels
   std::vector<std::shared_ptr<channel>> channels_;
-  std::vector<std::weak_ptr<operation>> flying_;
-  std::atomic<bool> ended_{false};  // by the watcher, after an abort
-  std::atomic<bool> quiet_{false};  // and nothing runs on the GPU any more
+  std::vector<std::weak_ptr<operation>> flying_;  // ended ones, too, until the watcher looks
+  std::atomic<bool> ended_{false};                // by the watcher, after an abort
+  std::atomic<bool> quiet_{false};                // and nothing runs on the GPU any more
   std::atomic<bool> closed_{false};
-  std::atomic<int> in_flight_{0};
   bool over_ = false;
 };
 

@@ -1,6 +1,7 @@
 #include "tests/unit/backends/nccl/fake_gpus.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -65,6 +66,9 @@ struct machine {
   ncclResult_t next_error = ncclSuccess;
 };
 machine all;
+
+enum class gate : std::uint8_t { open, closes_after_end, closed };
+std::atomic<gate> after_end{gate::open};
 
 template <class T>
 void reduce(const std::vector<kernel_ptr>& by_rank, std::size_t rank) {
@@ -165,6 +169,7 @@ ncclResult_t comm_init(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, n
 }
 
 ncclResult_t get_async_error(ncclComm_t comm, ncclResult_t* error) {
+  after_end.wait(gate::closed);
   const std::lock_guard hold{all.mutex};
   auto& asked = of(comm);
   if (all.next_error != ncclSuccess) {
@@ -300,7 +305,12 @@ void fill_cuda(nccl::library& f) {
       reinterpret_cast<fake_event*>(event)->after = reinterpret_cast<fake_stream*>(stream)->last;
     return cudaSuccess;
   };
-  f.event_query = [](cudaEvent_t event) { return over(event) ? cudaSuccess : cudaErrorNotReady; };
+  f.event_query = [](cudaEvent_t event) {
+    if (!over(event)) return cudaErrorNotReady;
+    auto armed = gate::closes_after_end;
+    after_end.compare_exchange_strong(armed, gate::closed);
+    return cudaSuccess;
+  };
   f.event_synchronize = [](cudaEvent_t event) {
     while (!over(event)) std::this_thread::yield();
     return cudaSuccess;
@@ -368,6 +378,11 @@ bool waited_for(cudaEvent_t event) {
 void slow_start(int answers) {
   const std::lock_guard hold{all.mutex};
   all.slow = answers;
+}
+
+void hold_after_end(bool on) {
+  after_end = on ? gate::closes_after_end : gate::open;
+  after_end.notify_all();
 }
 
 }  // namespace fake_gpus

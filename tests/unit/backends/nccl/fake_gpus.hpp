@@ -33,6 +33,9 @@ void fail_next(ncclResult_t error);
 bool waited_for(cudaEvent_t event);
 /// Each rank reports `in progress` this often before its communicator is ready.
 void slow_start(int answers);
+/// With `true`, the next query of asynchronous errors after a kernel was seen to end does not
+/// return before `false`.
+void hold_after_end(bool on);
 }  // namespace fake_gpus
 
 }  // namespace troupe::testing

@@ -154,6 +154,18 @@ TEST_CASE("tensors are reduced on the GPUs and barriers and votes run on the hos
   CHECK(left.allocations == 0);
 }
 
+TEST_CASE("a rank may leave as soon as its last operation has ended") {
+  nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
+  {
+    company ranks{backend, 1};
+    const tensor a{ranks[0], 8, 1};
+    fake_gpus::hold_after_end(true);
+    ranks[0].all_reduce(a.view(), reduction::sum)->wait();
+  }
+  fake_gpus::hold_after_end(false);
+  CHECK(counts_when_closed().aborts == 0);
+}
+
 TEST_CASE("each subgroup has its own NCCL communicator") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
   company ranks{backend, 3};
