@@ -102,7 +102,7 @@ struct supervisor_state {
   void carry_out(const supervision::arm& a);
   void carry_out(const supervision::flush_checkpointer& a);
   void carry_out(const supervision::flush_observers& a);
-  void carry_out(const supervision::announce& a) { announce(a.what); }
+  void carry_out(const supervision::announce& a);
   void carry_out(const supervision::commit& a);
   void carry_out(const supervision::complete& a);
   void release_user_code();
@@ -348,6 +348,13 @@ void supervisor_state::on_checkpoint(const checkpoint_report& m) {
     outcome.last_checkpoint = m.path;
     feed(supervision::durable{m.step});
   }
+  announce(event);
+}
+
+void supervisor_state::carry_out(const supervision::announce& a) {
+  auto event = a.what;
+  if (event.event == lifecycle_kind::generation_forming)
+    event.details.emplace("stage", to_string(what->purpose));
   announce(event);
 }
 

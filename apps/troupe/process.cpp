@@ -1,9 +1,9 @@
 #include "apps/troupe/process.hpp"
 
+#include "backends/telemetry/terminal.hpp"
 #include "troupe/failure.hpp"
 
 #include <poll.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -45,15 +45,8 @@ bool write_all(int file, std::string_view text) {
   return true;
 }
 
-winsize size_of_standard_error() {
-  winsize size{};
-  const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0;
-  if (!known || size.ws_col == 0) size.ws_col = 80;
-  if (!known || size.ws_row == 0) size.ws_row = 24;
-  return size;
-}
-std::size_t columns_of_standard_error() { return size_of_standard_error().ws_col; }
-std::size_t rows_of_standard_error() { return size_of_standard_error().ws_row; }
+std::size_t columns_of_standard_error() { return size_of_terminal(STDERR_FILENO).columns; }
+std::size_t rows_of_standard_error() { return size_of_terminal(STDERR_FILENO).rows; }
 
 // A pipe with room takes a line of up to 4096 bytes at once. One without a reader is an error at
 // once.

@@ -19,6 +19,7 @@ PAGES = [
     ("docs/embed.md", "apps/examples/command_line.cpp", 1),
     ("docs/trainer.md", "tests/installed/tutorial/main.cpp tests/unit/torch_strategy/windows_test.cpp", 4),
     ("docs/service.md", "tests/integration/job_status_test.cpp", 3),
+    ("docs/watching.md", "tests/unit/torch_strategy/resume_test.cpp", 1),
     ("docs/metrics.md", "tests/unit/torch_strategy/measures_test.cpp", 2),
 ]
 

@@ -8,6 +8,7 @@
 #include "troupe/communicator.hpp"
 #include "troupe/failure.hpp"
 #include "troupe/learner.hpp"
+#include "troupe/loggers.hpp"
 #include "troupe/observer.hpp"
 #include "troupe/options.hpp"
 #include "troupe/outcome.hpp"

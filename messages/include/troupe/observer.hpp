@@ -158,8 +158,8 @@ struct hook_outcome {
 /// The events in the life of a job, about in the order in which they come. The list is complete:
 /// `event` in events.jsonl is one of these names. In brackets: the details of the event.
 enum class lifecycle_kind : std::uint8_t {
-  generation_forming,    ///< the supervisor starts the ranks of a generation; after another one
-                         ///< [cause: failure, left or scaled; restarts_left]
+  generation_forming,    ///< the supervisor starts the ranks of a generation [stage; after another
+                         ///< one cause: failure, left or scaled; restarts_left]
   rank_started,          ///< a rank holds its communicator
   generation_active,     ///< every rank is prepared and may train [ranks, shards]
   checkpoint_written,    ///< `step` is durable [path, behind; skipped above 0]

@@ -1,15 +1,23 @@
 // Goal: learners can resume in the middle of an epoch with other ranks or another batch size. A
 // checkpoint of another job is refused. Checks before the start call hooks in the order of a rank.
+// The files of a program's own loggers are those of an undisturbed run, whatever happens.
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <mutex>
+#include <sstream>
 
+#include "backends/telemetry/csv_logger.hpp"
 #include "backends/torch/resume_check.hpp"
 #include "tests/support/one_checkpoint.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/loggers.hpp"
 #include "troupe/strategy.hpp"
+#include "troupe/trainer.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -428,4 +436,122 @@ TEST_CASE("checks before the start prepare and set up the data before the module
     CHECK(error.code() == errc::job_failed);
     CHECK(std::string{error.what()} == "the check before the fit: no network");
   }
+}
+
+namespace {
+
+trainer_options logged_fit(std::int64_t steps) {
+  auto options = quick(2, 4, steps);
+  options.max_epochs = 2;  // of four steps
+  options.log_every_n_steps = 1;
+  return options;
+}
+
+struct logged_run {
+  const temporary_folder& home;
+  std::string name;
+
+  std::string file() const { return (home.path() / name / "logs" / "metrics.csv").string(); }
+  trainer with(trainer_options options, std::optional<std::string> resume = {}) const {
+    return trainer{std::move(options),
+                   {.run_folder = (home.path() / name).string(),
+                    .resume = std::move(resume),
+                    .observers = {log_csv(file())}}};
+  }
+  job_outcome fit(trainer_options options, std::optional<std::string> resume = {}) const {
+    return with(std::move(options), std::move(resume))
+        .fit<regression>(data_ptr{std::make_shared<table_data>(32, 4, 6)});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a fit is resumed or loses a rank: its csv file is that of an undisturbed one", "[csv]") {
+  const temporary_folder home;
+  const logged_run whole{home, "whole"};
+  REQUIRE(whole.fit(logged_fit(8)).ok());
+  const auto expected = read_text(whole.file());
+  CHECK(parse_metrics(expected).series.size() >= 2);
+
+  const logged_run parts{home, "parts"};
+  REQUIRE(parts.fit(logged_fit(6)).ok());
+  CHECK(read_text(parts.file()) != expected);
+  std::string of_step_4;
+  for (const auto& one : std::filesystem::directory_iterator{home.path() / "parts" / "checkpoints"})
+    if (one.path().filename().string().ends_with("4")) of_step_4 = one.path().string();
+  REQUIRE(!of_step_4.empty());
+  REQUIRE(parts.fit(logged_fit(8), of_step_4).ok());
+  CHECK(read_text(parts.file()) == expected);
+
+  const logged_run broken{home, "broken"};
+  auto options = logged_fit(8);
+  options.elastic.max_restarts = 1;
+  options.faults = {{.rank = 1, .hook = "backward", .step = 5}};
+  const auto recovered = broken.fit(options);
+  REQUIRE(recovered.ok());
+  CHECK(recovered.restarts == 1);
+  CHECK(read_text(broken.file()) == expected);
+
+  // Anew, although there are rows of later steps.
+  trainer again{logged_fit(8), {.observers = {log_csv(whole.file())}}};
+  REQUIRE(again.fit<regression>(data_ptr{std::make_shared<table_data>(32, 4, 6)}).ok());
+  CHECK(read_text(whole.file()) == expected);
+}
+
+TEST_CASE("a test adds its row to the csv file of the fit before it", "[csv]") {
+  const temporary_folder home;
+  const logged_run run{home, "run"};
+  const data_ptr data = std::make_shared<table_data>(32, 4, 6);
+  auto trainer = run.with(logged_fit(8));
+  REQUIRE(trainer.fit<regression>(data).ok());
+  const auto fitted = parse_metrics(read_text(run.file()));
+  REQUIRE(trainer.test<regression>(data).ok());
+  const auto tested = parse_metrics(read_text(run.file()));
+  REQUIRE(tested.series.size() == fitted.series.size() + 1);
+  CHECK(tested.series.back().name == "test/loss");
+  CHECK(tested.series.front().value == fitted.series.front().value);
+}
+
+TEST_CASE("a file that cannot be written costs the logger and not the fit", "[csv]") {
+  const temporary_folder home;
+  write_text(home.path() / "notes", "not a folder");
+  auto trainer = troupe::trainer{
+      logged_fit(2), {.observers = {log_csv((home.path() / "notes" / "metrics.csv").string())}}};
+  const auto outcome = trainer.fit<regression>(data_ptr{std::make_shared<table_data>(32, 4, 6)});
+  CHECK(outcome.ok());
+  REQUIRE(outcome.late.size() == 1);
+  CHECK(outcome.late[0].what.find("notes") != std::string::npos);
+}
+
+TEST_CASE("a program writes the files that troupe fit writes and shows its progress", "[csv]") {
+  const temporary_folder home;
+  const auto folder = home.path().string();
+  const auto options = logged_fit(2);
+  std::ostringstream screen;
+
+  troupe::job_context around;
+  around.observers = {
+      troupe::log_csv(folder + "/metrics.csv"),
+      troupe::log_tensorboard(folder, {{{"learning_rate", 0.05}}}),
+      troupe::log_events(folder + "/events.jsonl"),
+      troupe::show_progress(options, std::cerr, STDERR_FILENO),
+  };
+  troupe::trainer trainer{options, around};
+
+  around.observers.back() = show_progress(options, screen);
+  trainer.context() = around;
+  REQUIRE(trainer.fit<regression>(data_ptr{std::make_shared<table_data>(32)}).late.empty());
+  CHECK(read_text(folder + "/metrics.csv").starts_with("step,epoch,"));
+  const auto events = read_text(folder + "/events.jsonl");
+  CHECK(events.find("\"stage\":\"train\"") != std::string::npos);
+  std::int64_t curves = 0;
+  for (const auto& one : std::filesystem::directory_iterator{folder})
+    if (one.path().filename().string().starts_with("events.out.tfevents")) {
+      ++curves;
+      const auto written = read_text(one.path());
+      CHECK(written.find("train/loss") != std::string::npos);
+      CHECK(written.find("learning_rate") != std::string::npos);
+    }
+  CHECK(curves == 1);
+  CHECK(screen.str().empty());  // a short fit needs no line
 }
