@@ -129,7 +129,8 @@ bool engine::start() {
     trouble_ = "this MPI does not allow calls from several threads";
     return false;
   }
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  // Groups have communicators of their own; those of a program that started MPI stay as they are.
+  if (mine_) MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   int rank = 0;
   int size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -164,7 +165,11 @@ bool engine::pump_all() {
     groups_[opened_++]->open(MPI_COMM_WORLD);
   bool busy = false;
   for (const auto& one : groups_) {
-    one->pump(*arithmetic_);
+    try {
+      one->pump(*arithmetic_);
+    } catch (const std::exception& error) {  // no memory, or a broken invariant
+      one->abort(error.what());
+    }
     busy = busy || one->busy();
   }
   std::erase_if(groups_, [this](const std::shared_ptr<group>& one) {

@@ -15,11 +15,12 @@ using std::chrono::steady_clock;
 
 constexpr std::uint64_t whole_world = 0;
 constexpr int control_message_tag = 0;
-constexpr std::uint64_t tag_part = 0x7fff;  // a tag is half of a channel's name, half of a number
+constexpr std::uint64_t tags = 32767;  // from 1 on: each MPI has so many
 
-int tag_of(std::uint64_t name, std::uint64_t number) {
-  if (name == whole_world) return 0;
-  return static_cast<int>(1 + ((name & tag_part) << 15 | (number & tag_part)));
+// Of a channel: its operations begin in the same order on all members, and MPI keeps the order of
+// the messages of one tag from one rank to another.
+int tag_of(std::uint64_t name) {
+  return name == whole_world ? 0 : static_cast<int>(1 + name % tags);
 }
 
 }  // namespace
@@ -42,7 +43,7 @@ std::shared_ptr<task> group::submit(const std::vector<std::int32_t>& members, su
     const auto [known, fresh] = members_.try_emplace(name, members);
     if (fresh)
       for (const auto& [other, ranks] : members_)
-        if (other != name && other != whole_world && ((other ^ name) & tag_part) == 0) {
+        if (other != name && tag_of(other) == tag_of(name)) {
           members_.erase(known);
           throw std::invalid_argument(
               "this subgroup and an earlier one have the same identity over "
@@ -90,8 +91,13 @@ void group::close() {
   closed_.store(true);
 }
 
+// Ends the group if a call of MPI was no success.
+void group::need(int result) {
+  if (result != MPI_SUCCESS) abort("MPI reported an error: " + error_text(result));
+}
+
 void group::open(MPI_Comm world) {
-  MPI_Comm_idup(world, &comm_, &opening_);
+  need(MPI_Comm_idup(world, &comm_, &opening_));
   begun_ = true;
 }
 
@@ -99,9 +105,10 @@ void group::pump(const operations& arithmetic) {
   arithmetic_ = &arithmetic;
   if (begun_ && !open_) {
     int done = 0;
-    MPI_Test(&opening_, &done, MPI_STATUS_IGNORE);
+    need(MPI_Test(&opening_, &done, MPI_STATUS_IGNORE));
     if (done != 0) {
       open_ = true;
+      need(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
       control_message hello{.kind = control_message_kind::hello,
                             .number = who_.generation.value(),
                             .count = who_.job.value()};
@@ -124,9 +131,9 @@ void group::pump(const operations& arithmetic) {
     end_sent_ = true;
   }
   if (closed_.load() && !left_) send_bye();
-  std::erase_if(outgoing_, [](outgoing& one) {
+  std::erase_if(outgoing_, [this](outgoing& one) {
     int done = 0;
-    MPI_Test(&one.request, &done, MPI_STATUS_IGNORE);
+    need(MPI_Test(&one.request, &done, MPI_STATUS_IGNORE));
     return done != 0;
   });
 }
@@ -143,8 +150,8 @@ void group::advance() {
 void group::send(const control_message& what, std::int32_t to) {
   auto& one = outgoing_.emplace_back(outgoing{what});
   const auto size = offsetof(control_message, text) + what.text_size;
-  MPI_Isend(&one.content, static_cast<int>(size), MPI_BYTE, to, control_message_tag, comm_,
-            &one.request);
+  need(MPI_Isend(&one.content, static_cast<int>(size), MPI_BYTE, to, control_message_tag, comm_,
+                 &one.request));
 }
 
 void group::send_others(control_message what) {
@@ -156,12 +163,13 @@ void group::send_others(control_message what) {
 void group::receive() {
   while (departed_.size() + 1 < static_cast<std::size_t>(who_.world)) {
     if (receiving_ == MPI_REQUEST_NULL)
-      MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, control_message_tag, comm_,
-                &receiving_);
+      need(MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, control_message_tag,
+                     comm_, &receiving_));
     int done = 0;
     MPI_Status status;
-    MPI_Test(&receiving_, &done, &status);
-    if (done == 0) return;
+    const auto result = MPI_Test(&receiving_, &done, &status);
+    need(result);
+    if (done == 0 || result != MPI_SUCCESS) return;
     incoming_.sender = status.MPI_SOURCE;
     take_message(incoming_);
   }
@@ -296,8 +304,7 @@ void group::start_ready(std::uint64_t name, channel& at) {
     }
     if (what.what.call.what == collective_kind::decide)
       what.verdict.store(at.arrived.verdict(at.begun));
-    what.start({comm_, &at.arrived.members(), at.member, tag_of(name, at.begun)}, *arithmetic_,
-               aside);
+    what.start({comm_, &at.arrived.members(), at.member, tag_of(name)}, *arithmetic_, aside);
     ++at.begun;
   }
 }
@@ -308,6 +315,7 @@ void group::finish_started(channel& at) {
     const bool touched = one->touching.load();
     if (!one->finished()) return false;
     if (touched) touching_.fetch_sub(1);
+    if (!one->trouble().empty()) abort(one->trouble());
     if (one->empty_participation() && !aborted()) return false;
     // Before the lane can see the end: it may close the group at once.
     in_flight_.fetch_sub(1);

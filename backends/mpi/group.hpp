@@ -69,6 +69,7 @@ private:
   };
   using named = std::pair<std::uint64_t, std::shared_ptr<task>>;
 
+  void need(int result);
   void send(const control_message& what, std::int32_t to);
   void send_others(control_message what);
   void receive();

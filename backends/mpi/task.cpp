@@ -2,6 +2,8 @@
 
 #include "backends/collective/canonical_reduction.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -28,25 +30,41 @@ std::unique_ptr<std::byte[]> scratch(std::size_t size) {
 
 MPI_Request& task::request() { return requests_.emplace_back(MPI_REQUEST_NULL); }
 
+// What MPI has not begun would look as if it had ended.
+void task::need(int result) {
+  if (result != MPI_SUCCESS && trouble_.empty())
+    trouble_ =
+        fmt::format("MPI reported an error in {}: {}", describe(what.call), error_text(result));
+}
+
 void task::start(const stage_of& where, const operations& arithmetic, bool aside) {
+  started_ = true;
+  try {
+    start_with(where, arithmetic, aside);
+  } catch (const std::exception& error) {  // no memory
+    trouble_ = fmt::format("{}: {}", describe(what.call), error.what());
+  }
+}
+
+void task::start_with(const stage_of& where, const operations& arithmetic, bool aside) {
   where_ = where;
   arithmetic_ = &arithmetic;
   aside_ = aside;
-  started_ = true;
   if (what.call.what == collective_kind::barrier || what.call.what == collective_kind::decide)
     return;
   if (what.call.count == 0) return;
   in_ = static_cast<const std::byte*>(what.in);
   out_ = static_cast<std::byte*>(what.out);
   if (aside) {
-    // Both at once: the largest of what is read and what is written.
-    const auto size = members() * bytes_each();
-    aside_memory_ = scratch(2 * size);
-    std::memset(aside_memory_.get(), 0, 2 * size);
-    in_ = aside_memory_.get();
+    // What is read, then what is written, unless that is the same memory.
+    const auto all = members() * bytes_each();
+    const auto read = what.call.what == collective_kind::reduce_scatter ? all : bytes_each();
+    const auto written = what.call.what == collective_kind::all_gather ? all : bytes_each();
     const bool in_place = what.call.what == collective_kind::all_reduce ||
                           what.call.what == collective_kind::broadcast;
-    out_ = aside_memory_.get() + (in_place ? 0 : size);
+    aside_memory_ = std::make_unique<std::byte[]>(in_place ? read : read + written);
+    in_ = aside_memory_.get();
+    out_ = aside_memory_.get() + (in_place ? 0 : read);
   }
   if (members() == 1) {  // every reduction over one rank is what that rank brings
     if (in_ != out_) std::memcpy(out_, in_, bytes_each());
@@ -75,16 +93,17 @@ void task::start_vows() {
   const std::uint8_t mine = aside_ ? 0 : 1;
   if (where_.tag == 0) {
     own_memory_.assign(1, mine);
-    MPI_Iallreduce(MPI_IN_PLACE, own_memory_.data(), 1, MPI_UINT8_T, MPI_MIN, where_.comm,
-                   &request());
+    need(MPI_Iallreduce(MPI_IN_PLACE, own_memory_.data(), 1, MPI_UINT8_T, MPI_MIN, where_.comm,
+                        &request()));
     return;
   }
   own_memory_.assign(members(), mine);
   for (std::size_t peer = 0; peer < members(); ++peer) {
     if (peer == where_.member) continue;
     const auto to = static_cast<int>((*where_.members)[peer]);
-    MPI_Irecv(&own_memory_[peer], 1, MPI_BYTE, to, where_.tag, where_.comm, &request());
-    MPI_Isend(&own_memory_[where_.member], 1, MPI_BYTE, to, where_.tag, where_.comm, &request());
+    need(MPI_Irecv(&own_memory_[peer], 1, MPI_BYTE, to, where_.tag, where_.comm, &request()));
+    need(MPI_Isend(&own_memory_[where_.member], 1, MPI_BYTE, to, where_.tag, where_.comm,
+                   &request()));
   }
 }
 
@@ -126,15 +145,15 @@ void task::start_all_reduce() {
     shrink_for_mean(type, memory, what.call.count, members());
   const auto with = arithmetic_->of(type, what.call.operation);
   in_chunks(what.call.count, size_of(type), [&](std::size_t from, int count) {
-    MPI_Iallreduce(MPI_IN_PLACE, memory + from * size_of(type), count, datatype_of(type), with,
-                   where_.comm, &request());
+    need(MPI_Iallreduce(MPI_IN_PLACE, memory + from * size_of(type), count, datatype_of(type), with,
+                        where_.comm, &request()));
   });
 }
 
 void task::start_broadcast() {
   const auto root = static_cast<int>(what.call.root);
   in_chunks(bytes_each(), 1, [&](std::size_t from, int count) {
-    MPI_Ibcast(out_ + from, count, MPI_BYTE, root, where_.comm, &request());
+    need(MPI_Ibcast(out_ + from, count, MPI_BYTE, root, where_.comm, &request()));
   });
 }
 
@@ -143,14 +162,14 @@ void task::start_all_gather() {
   auto* mine = out_ + where_.member * size;
   if (in_ != mine) std::memcpy(mine, in_, size);
   if (size <= chunk_bytes) {
-    MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, out_, static_cast<int>(size), MPI_BYTE, where_.comm,
-                   &request());
+    need(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, out_, static_cast<int>(size), MPI_BYTE,
+                        where_.comm, &request()));
     return;
   }
   for (std::size_t root = 0; root < members(); ++root)
     in_chunks(size, 1, [&](std::size_t from, int count) {
-      MPI_Ibcast(out_ + root * size + from, count, MPI_BYTE, static_cast<int>(root), where_.comm,
-                 &request());
+      need(MPI_Ibcast(out_ + root * size + from, count, MPI_BYTE, static_cast<int>(root),
+                      where_.comm, &request()));
     });
 }
 
@@ -176,14 +195,15 @@ void task::start_reduce_scatter() {
   result_ = scratch(each * element);
   const auto with = arithmetic_->of(type, what.call.operation);
   if (members() * each * element <= chunk_bytes) {
-    MPI_Ireduce_scatter_block(from_all, result_.get(), static_cast<int>(each), datatype_of(type),
-                              with, where_.comm, &request());
+    need(MPI_Ireduce_scatter_block(from_all, result_.get(), static_cast<int>(each),
+                                   datatype_of(type), with, where_.comm, &request()));
     return;
   }
   for (std::size_t root = 0; root < members(); ++root)
     in_chunks(each, element, [&](std::size_t from, int count) {
-      MPI_Ireduce(from_all + (root * each + from) * element, result_.get() + from * element, count,
-                  datatype_of(type), with, static_cast<int>(root), where_.comm, &request());
+      need(MPI_Ireduce(from_all + (root * each + from) * element, result_.get() + from * element,
+                       count, datatype_of(type), with, static_cast<int>(root), where_.comm,
+                       &request()));
     });
 }
 
@@ -199,12 +219,12 @@ void task::start_exchange() {
   };
   const auto send = [&](const std::byte* from, int to) {
     in_chunks(size, 1, [&](std::size_t at, int count) {
-      MPI_Isend(from + at, count, MPI_BYTE, to, where_.tag, where_.comm, &request());
+      need(MPI_Isend(from + at, count, MPI_BYTE, to, where_.tag, where_.comm, &request()));
     });
   };
   const auto receive = [&](std::byte* into, int from) {
     in_chunks(size, 1, [&](std::size_t at, int count) {
-      MPI_Irecv(into + at, count, MPI_BYTE, from, where_.tag, where_.comm, &request());
+      need(MPI_Irecv(into + at, count, MPI_BYTE, from, where_.tag, where_.comm, &request()));
     });
   };
   if (call == collective_kind::broadcast) {
@@ -223,14 +243,12 @@ void task::start_exchange() {
 bool task::finished() {
   if (!requests_.empty()) {
     int done = 0;
-    const int error = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
-                                  MPI_STATUSES_IGNORE);
-    if (error != MPI_SUCCESS) {
-      how.end({work_status::aborted, "MPI reported an error in " + describe(what.call), {}});
-      return true;
-    }
-    if (done == 0) return false;
+    const auto result = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
+                                    MPI_STATUSES_IGNORE);
+    need(result);
+    if (result == MPI_SUCCESS && done == 0) return false;
   }
+  if (!trouble_.empty()) how.end({work_status::aborted, trouble_, {}});
   if (!aside_ && !empty_participation() && !requests_.empty() && how.pending()) {
     if (where_.tag != 0)
       conclude_exchange();

@@ -40,6 +40,8 @@ public:
   /// Tests MPI's requests. True once they are done; then results are in place, unless the operation
   /// has already failed. The caller marks a successful end.
   bool finished();
+  /// Once started: why it cannot end well, if MPI or memory has failed.
+  const std::string& trouble() const { return trouble_; }
   /// Once finished: a member took part with scratch memory, so the received data is no result.
   /// That member's abort has arrived or is on its way.
   bool empty_participation() const;
@@ -56,6 +58,8 @@ public:
 private:
   using bytes = std::unique_ptr<std::byte[]>;
 
+  void start_with(const stage_of& where, const operations& arithmetic, bool aside);
+  void need(int result);
   void start_all_reduce();
   void start_broadcast();
   void start_all_gather();
@@ -74,6 +78,7 @@ private:
   bool started_ = false;
   bool aside_ = false;
   std::vector<MPI_Request> requests_;
+  std::string trouble_;            // why it cannot end well
   const std::byte* in_ = nullptr;  // the rank's own memory or `aside_memory_`
   std::byte* out_ = nullptr;
   std::vector<std::uint8_t> own_memory_;  // whose was it: of the world the least of all, else each

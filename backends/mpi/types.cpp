@@ -47,6 +47,13 @@ void divide(dtype travelling, void* data, std::size_t count, double by) {
 
 }  // namespace
 
+std::string error_text(int result) {
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int size = 0;
+  MPI_Error_string(result, text.data(), &size);
+  return {text.data(), static_cast<std::size_t>(size)};
+}
+
 dtype travel_type(dtype type) {
   return type == dtype::f16 || type == dtype::bf16 ? dtype::f32 : type;
 }

@@ -7,12 +7,15 @@
 
 #include <array>
 #include <cstddef>
+#include <string>
 
 namespace troupe::mpi {
 
 /// What elements travel as: f16 and bf16 as f32, the others as they are.
 dtype travel_type(dtype type);
 MPI_Datatype datatype_of(dtype travelling);
+/// MPI's own text for what a call returned.
+std::string error_text(int result);
 
 /// MPI operations whose arithmetic is canonical_reduce's. To be made after MPI_Init and freed
 /// before MPI_Finalize. `mean` is a sum.

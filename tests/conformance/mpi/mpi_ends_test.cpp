@@ -3,12 +3,34 @@
 #include "tests/conformance/mpi/mpi_suite.hpp"
 #include "tests/support/footprint.hpp"
 
+#include <mpi.h>
+
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <random>
 #include <thread>
 
 #include "tests/support/catch.hpp"
+
+namespace {
+
+std::atomic<int> largest_tag{0};
+std::atomic<bool> refuses_sum{false};
+
+}  // namespace
+
+// In place of those of the MPI library.
+extern "C" int MPI_Isend(const void* from, int count, MPI_Datatype type, int to, int tag,
+                         MPI_Comm comm, MPI_Request* request) {
+  largest_tag = std::max(largest_tag.load(), tag);
+  return PMPI_Isend(from, count, type, to, tag, comm, request);
+}
+extern "C" int MPI_Iallreduce(const void* from, void* to, int count, MPI_Datatype type, MPI_Op with,
+                              MPI_Comm comm, MPI_Request* request) {
+  if (refuses_sum.exchange(false)) return MPI_ERR_NO_MEM;
+  return PMPI_Iallreduce(from, to, count, type, with, comm, request);
+}
 
 namespace troupe::testing {
 namespace {
@@ -247,6 +269,37 @@ TEST_CASE("a work handle stays valid after its communicator is destroyed") {
   c.reset();
   work->wait();
   CHECK(work->poll().status == work_status::ok);
+}
+
+TEST_CASE("messages of subgroups have tags that each MPI knows") {
+  if (world < 3) return;
+  const auto c = next_generation();
+  for (std::int32_t left_out = 0; left_out < world; ++left_out) {
+    subgroup others;
+    for (std::int32_t r = 0; r < world; ++r)
+      if (r != left_out) others.ranks.push_back(r);
+    if (rank == left_out) continue;
+    std::vector<float> first(4, 1), second(4, 2);
+    const auto one = c->all_reduce(floats(first), reduction::sum, others);
+    const auto two = c->all_reduce(floats(second), reduction::sum, others);
+    one->wait();
+    two->wait();
+    CHECK(first[0] == static_cast<float>(world - 1));
+    CHECK(second[0] == static_cast<float>(2 * (world - 1)));
+  }
+  CHECK(largest_tag > 0);
+  CHECK(largest_tag <= 32767);  // the least that the standard asks for
+}
+
+TEST_CASE("MPI does not begin a sum: the ranks get its error instead of data") {
+  if (world < 2) return;
+  const auto c = next_generation();
+  std::vector<float> values(10, 1);
+  refuses_sum = true;
+  CHECK_THAT(
+      thrown_by<generation_closed>([&] { c->all_reduce(floats(values), reduction::sum)->wait(); }),
+      Catch::StartsWith("MPI reported an error in all_reduce(sum, float32, 10): MPI_ERR_NO_MEM"));
+  CHECK(c->aborted());
 }
 
 // All ranks do the same: every fourth generation closes in order, the others end by abort.
