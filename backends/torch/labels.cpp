@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "troupe/failure.hpp"
 
@@ -17,13 +18,21 @@ std::string shape_of(const at::Tensor& tensor) {
   return fmt::format("({})", fmt::join(tensor.sizes(), ", "));
 }
 
+// (N, 1) and (N) are the same in any order of memory.
+std::vector<std::int64_t> without_ones(at::IntArrayRef sizes) {
+  auto rest = sizes.vec();
+  std::erase(rest, 1);
+  return rest;
+}
+
 [[noreturn]] void do_not_fit(const at::Tensor& prediction, const at::Tensor& target,
                              const classification& how) {
-  const auto wanted = how.classes == 1 ? std::string{"a score or label per target"}
-                                       : fmt::format(
-                                             "scores (N, {}, ...) or labels (N, ...) for targets "
-                                             "(N, ...)",
-                                             how.classes);
+  const auto wanted = how.classes == 1
+                          ? std::string{"a score or label per target"}
+                          : fmt::format(
+                                "scores (N, {}, ...) or integer labels (N, ...) for targets "
+                                "(N, ...)",
+                                how.classes);
   refuse(fmt::format("predictions {} and targets {} do not fit: give {}", shape_of(prediction),
                      shape_of(target), wanted));
 }
@@ -48,14 +57,20 @@ const classification& checked(const classification& how) {
 
 rows flat(const at::Tensor& prediction, const at::Tensor& target, const classification& how) {
   auto predicted = prediction.detach();
-  auto truth = target.detach().to(at::kLong).reshape({-1});
-  if (how.classes > 1 && prediction.dim() == target.dim() + 1) {
+  const auto given = target.detach();
+  if (given.is_floating_point() && given.ne(given.round()).any().item<bool>())
+    refuse("a target is no whole number: targets are the numbers of classes");
+  const bool scores = how.classes > 1 && prediction.dim() == target.dim() + 1;
+  if (scores) {
     if (prediction.size(1) != how.classes) do_not_fit(prediction, target, how);
-    predicted = predicted.movedim(1, -1).reshape({-1, how.classes});
-  } else {
-    predicted = predicted.reshape({-1});
+    predicted = predicted.movedim(1, -1);
+  } else if (how.classes > 1 && predicted.is_floating_point()) {
+    do_not_fit(prediction, target, how);
   }
-  if (predicted.size(0) != truth.size(0)) do_not_fit(prediction, target, how);
+  const auto rest = scores ? predicted.sizes().slice(0, predicted.dim() - 1) : predicted.sizes();
+  if (without_ones(rest) != without_ones(target.sizes())) do_not_fit(prediction, target, how);
+  predicted = scores ? predicted.reshape({-1, how.classes}) : predicted.reshape({-1});
+  auto truth = given.to(at::kLong).reshape({-1});
   if (how.ignore_index) {
     const auto counted = truth.ne(*how.ignore_index).nonzero().squeeze(1);
     predicted = predicted.index_select(0, counted);

@@ -222,6 +222,24 @@ TEST_CASE("impossible input of a measure: a user_error says what fits", "[measur
         three.update(torch::rand({2, 4}), torch::tensor({0, 1}));
       }),
       Contains("predictions (2, 4) and targets (2) do not fit") && Contains("scores (N, 3, ...)"));
+  CHECK_THAT(said([&] {
+               three.update(torch::rand({2}), torch::tensor({0, 1}));
+             }),
+             Contains("or integer labels (N, ...)"));
+  CHECK_THAT(said([&] {
+               three.update(torch::rand({2, 3, 4, 5}), torch::zeros({2, 5, 4}, torch::kLong));
+             }),
+             Contains("(2, 3, 4, 5) and targets (2, 5, 4) do not fit"));
+  measures::f1 two;
+  CHECK_THAT(said([&] {
+               two.update(torch::rand({2}), torch::tensor({0.05, 0.95}));
+             }),
+             Contains("a target is no whole number"));
+  CHECK_THAT(said([&] {
+               two.update(torch::rand({2, 3}), torch::zeros({3, 2}));
+             }),
+             Contains("(2, 3) and targets (3, 2) do not fit"));
+  CHECK_NOTHROW(two.update(torch::rand({2, 1}), torch::tensor({0.0, 1.0})));
   measures::auroc area;
   CHECK_THAT(said([&] {
                area.update(labels, torch::tensor({0, 1}));
