@@ -165,6 +165,10 @@ public:
     unscaled_.erase(&optimizer);
     if (last_ == &optimizer) scaler_.update();
   }
+  // An override that makes no step leaves the gradients unscaled, until they are set to zero.
+  void end_optimizer_step(torch::optim::Optimizer& optimizer) override {
+    if (unscaled_.erase(&optimizer) > 0 && last_ == &optimizer) scaler_.update();
+  }
   void end_manual_step() override { scaler_.update(); }
   std::string state() const override { return scaler_.state(); }
   void load_state(const std::string& json) override {

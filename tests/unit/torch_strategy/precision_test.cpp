@@ -163,6 +163,26 @@ TEST_CASE("with the noop hook one rank has an infinite gradient: all ranks skip 
   CHECK(skipped->weights_digest == end_of(options, spoiled::when::never, 0)->weights_digest);
 }
 
+TEST_CASE("16-mixed: a module that makes a step of some batches only leaves the scale right") {
+  struct sparing : regression {
+    void optimizer_step(std::int64_t epoch, std::int64_t index, torch::optim::Optimizer& optimizer,
+                        const step_closure& closure) override {
+      if (index % 2 == 0) return regression::optimizer_step(epoch, index, optimizer, closure);
+      if (rank() == 1 && at().step == 3) spoils_ = true;
+      closure();
+      spoils_ = false;
+    }
+    void on_after_backward() override {
+      if (spoils_) net[0]->as<torch::nn::Linear>()->bias.mutable_grad()[0].fill_(inf);
+    }
+    bool spoils_ = false;
+  };
+  const auto ends = run_good_job({.recipe = recipe_for<sparing>(std::make_shared<table_data>(64)),
+                                  .options = in(precision_kind::f16_mixed, 5)});
+  CHECK(scaler_in(ends[0].snapshot).at("scale") == 32768);
+  CHECK(scaler_in(ends[0].snapshot).at("_growth_tracker") == 1);
+}
+
 TEST_CASE("a fit that resumes in any precision ends in the bytes of the whole fit") {
   const auto kind =
       GENERATE(precision_kind::f32_true, precision_kind::f64_true, precision_kind::bf16_mixed,

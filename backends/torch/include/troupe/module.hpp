@@ -199,7 +199,8 @@ struct module : torch::nn::Module {
   /// strategy::clip_gradients.
   virtual void configure_gradient_clipping(torch::optim::Optimizer& optimizer, double limit,
                                            clipping how);
-  /// An override calls `closure` (or the base) exactly as often on every rank.
+  /// An override calls `closure` (or the base) exactly as often on every rank. Without the base no
+  /// step is made; one of the optimizer's own is not skipped at the infinite gradients of 16-mixed.
   virtual void optimizer_step(std::int64_t epoch, std::int64_t index,
                               torch::optim::Optimizer& optimizer, const step_closure& closure);
   /// Once per scheduler that is due; by default which.step(metric). `metric`: the last value of the

@@ -81,6 +81,9 @@ public:
   /// Runs the closure, and updates the weights or leaves them alone: on all ranks alike, and
   /// without a collective after the closure. The base lets the optimizer run the closure.
   virtual void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure);
+  /// After the module's optimizer_step has called the closure, whether it came to the call above or
+  /// not. Not in manual optimization.
+  virtual void end_optimizer_step(torch::optim::Optimizer& optimizer) { (void)optimizer; }
   /// After each training_step in manual optimization.
   virtual void end_manual_step() {}
   /// JSON text for checkpoints, for ranks that join and for points to return to; empty: no state.
