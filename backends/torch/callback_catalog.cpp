@@ -82,6 +82,9 @@ public:
     }
     return all;
   }
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw user_error(errc::bad_configuration, fmt::format("callback \"{}\": {}", text_, why));
+  }
 
 private:
   static bool is_option(std::string_view key, const callback_entry& of) {
@@ -93,10 +96,6 @@ private:
     return known(key) ||
            (known(epoch_option) && error == std::errc{} && end == key.data() + key.size());
   }
-  [[noreturn]] void refuse(const std::string& why) const {
-    throw user_error(errc::bad_configuration, fmt::format("callback \"{}\": {}", text_, why));
-  }
-
   std::string_view text_;
   std::map<std::string_view, std::string_view> values_;
 };
@@ -126,9 +125,12 @@ callback_factory make_throughput(const given_options& given) {
 callback_factory make_timer(const given_options& given) {
   double seconds = 0;
   given.read("max_seconds", seconds);
+  if (!(seconds > 0))
+    given.refuse(fmt::format(
+        "max_seconds is {}: give the longest time of a fit in seconds, above 0", seconds));
   timer_options how;
   how.max_time = std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>{std::clamp(seconds, 0.0, 1e9)});
+      std::chrono::duration<double>{std::min(seconds, 1e9)});
   if (given.one_of("every", {"step", "epoch"}) == "epoch")
     how.every = timer_options::interval::epoch;
   return timer{how};
@@ -177,8 +179,10 @@ callback_factory make_checkpoints(const given_options& given) {
   if (given.has("every_n_minutes")) {
     double minutes = 0;
     given.read("every_n_minutes", minutes);
+    if (!(minutes > 0))
+      given.refuse(fmt::format("every_n_minutes is {}: give a number above 0", minutes));
     how.every = std::chrono::duration_cast<std::chrono::nanoseconds>(
-        std::chrono::duration<double, std::ratio<60>>{std::clamp(minutes, 0.0, 1e6)});
+        std::chrono::duration<double, std::ratio<60>>{std::min(minutes, 1e6)});
   }
   given.read("on_exception", how.on_exception);
   given.read("keep_last", how.keep_last);

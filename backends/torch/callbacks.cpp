@@ -4,6 +4,7 @@
 #include <c10/util/Type.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
@@ -69,6 +70,8 @@ group_numbers numbers_of(const torch::optim::OptimizerParamGroup& group) {
     return {std::get<0>(adamw->betas()), adamw->weight_decay()};
   if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&any))
     return {std::get<0>(adam->betas()), adam->weight_decay()};
+  if (const auto* adagrad = dynamic_cast<const torch::optim::AdagradOptions*>(&any))
+    return {0, adagrad->weight_decay()};
   if (const auto* rms = dynamic_cast<const torch::optim::RMSpropOptions*>(&any))
     return {rms->momentum(), rms->weight_decay()};
   return {};

@@ -30,6 +30,10 @@ scheduler::scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> p
                      schedule when)
     : plateau_(std::move(plateau)), when_(std::move(when)) {
   if (!plateau_) throw user_error(errc::job_failed, "configure_optimizers: a scheduler is null");
+  if (when_.every == schedule::interval::step)
+    throw user_error(errc::job_failed,
+                     "configure_optimizers: a plateau scheduler looks at its metric when an epoch "
+                     "or a validation ends, not at steps: leave out schedule::every");
 }
 
 void scheduler::step(std::optional<double> metric) {

@@ -182,8 +182,9 @@ double stochastic_weight_averaging::share(std::int64_t updates) const {
 }
 
 // Not in on_train_start, which is not called on a rank that joins a running job.
-void stochastic_weight_averaging::setup(module& m, stage) {
-  const auto epochs = m.strategy_in_use()->about().options.max_epochs;
+void stochastic_weight_averaging::setup(module& m, stage purpose) {
+  const auto& options = m.strategy_in_use()->about().options;
+  const auto epochs = options.max_epochs;
   const auto* share = std::get_if<double>(&how_.start);
   if (share && epochs < 0)
     refuse_option(
@@ -191,6 +192,11 @@ void stochastic_weight_averaging::setup(module& m, stage) {
         "an epoch from 0");
   first_ = share ? static_cast<std::int64_t>(*share * static_cast<double>(epochs))
                  : std::get<std::int64_t>(how_.start);
+  if (purpose == stage::train && options.fast_dev_run == 0 && epochs >= 0 && first_ >= epochs)
+    refuse_option(
+        fmt::format("stochastic_weight_averaging: start is epoch {} of epochs 0 to {}, so it never "
+                    "starts: give a smaller one",
+                    first_, epochs - 1));
 }
 
 void stochastic_weight_averaging::on_train_start(module& m) {

@@ -115,6 +115,14 @@ def story_the_schema_names_each_callback(folder):
     check_equal(sorted(described.split("repeat: ")[1].split(", ")), sorted(known))
 
 
+def story_callbacks_that_cannot_work_end_a_fit_before_its_first_step(folder):
+    two_timers = ["--callback", "timer,max_seconds=100", "--callback", "timer,max_seconds=50,every=epoch"]
+    for code, part, callbacks in ((3, "it never starts", ["--callback", "swa,start=1.0"]),
+                                  (1, "failed in on_train_start", two_timers)):
+        ended = check_code(fit(os.path.join(folder, f"run{code}"), *callbacks), code)
+        check_in(part, ended.err, ended)
+
+
 def story_unknown_names_and_options_are_refused_with_the_known_ones(folder):
     run = os.path.join(folder, "run")
     for text, parts in (("emma", ['unknown callback "emma"', "lr_monitor, gradient_norms", "ema, swa"]),

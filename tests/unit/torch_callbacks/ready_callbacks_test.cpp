@@ -568,6 +568,7 @@ TEST_CASE("impossible texts of callbacks are user_errors that list what is possi
       row{"gradient_accumulation_scheduler,first=4", "give KEY=VALUE with one of EPOCH"},
       row{"gradient_accumulation_scheduler,0=many", "is no number without a point"},
       row{"ema,0=4", "\"0=4\" is no option of ema"}, row{"device_stats,a=1", "it has none"},
-      row{"timer", "max_time is not positive"});
+      row{"timer", "max_seconds is 0: give the longest time"},
+      row{"model_checkpoint,every_n_minutes=-1", "every_n_minutes is -1: give a number above 0"});
   CHECK_THROWS_WITH(named_callback(one.text), Catch::Contains(one.error));
 }

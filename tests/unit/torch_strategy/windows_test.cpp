@@ -340,6 +340,13 @@ TEST_CASE("a value that no reduction would report is refused in the hook that lo
              Catch::Contains("log(\"gap\"): a value that this hook logs would not be reported"));
 }
 
+TEST_CASE("a plateau scheduler with steps as its interval is refused") {
+  torch::optim::SGD sgd{{torch::zeros({1})}, 0.1};
+  const auto one = std::make_shared<torch::optim::ReduceLROnPlateauScheduler>(sgd);
+  CHECK_THROWS_WITH(scheduler(one, {.every = schedule::interval::step}),
+                    Catch::Contains("leave out schedule::every"));
+}
+
 TEST_CASE("a plateau scheduler follows a value of training in a fit without validations") {
   struct plateaued : regression {
     void on_train_epoch_end(std::int64_t) override { log("train/score", 1); }
