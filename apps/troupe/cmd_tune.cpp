@@ -19,7 +19,13 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// The callbacks that a search keeps: others end it, average weights, or write files.
+bool accumulates(std::string_view callback) {
+  return callback.substr(0, callback.find(',')) == "gradient_accumulation_scheduler";
+}
+
 // Short fits with the settings of a call. They leave no files.
+
 class tuning {
 public:
   tuning(const schema& all, const given& what, const context& around)
@@ -44,7 +50,7 @@ public:
   // A fit whose parts `change` changes before it runs.
   job_outcome run(const std::function<void(learning&, trainer_options&)>& change) {
     auto fit = shared_job(settings_, around_, [&](learning& of, trainer_options& options) {
-      std::erase_if(of.callbacks, is_model_checkpoint);
+      std::erase_if(of.callbacks, [](const std::string& one) { return !accumulates(one); });
       change(of, options);
     });
     add_init_weights(settings_, fit);
@@ -124,7 +130,14 @@ program_end tune_rate(const schema& all, const given& what, const context& aroun
 }
 
 // Ends a search from within.
-struct search_ended {};
+struct search_ended {
+  std::int64_t found = 0;  // 0: nothing
+};
+
+// Each epoch had one step, and that was not full: larger sizes would not differ.
+bool holds_all_samples(const job_outcome& of, std::int64_t full_step) {
+  return of.loop.epoch >= of.loop.steps && of.loop.samples < of.loop.steps * full_step;
+}
 
 program_end tune_size(const schema& all, const given& what, const context& around,
                       const size_search& how, std::int64_t steps) {
@@ -149,6 +162,10 @@ program_end tune_size(const schema& all, const given& what, const context& aroun
                                    "--max-size {} ({})",
                                    fits, size, fits, last.failed_with->record.what));
     if (last.ok()) refuse_without_steps(last);
+    if (last.ok() && holds_all_samples(last, size * tune.settings().integer("ranks"))) {
+      tune.screen().note(fmt::format("batch size {}: holds all training samples", size));
+      throw search_ended{fits > 0 ? fits : size};
+    }
     if (last.ok()) fits = size;
     tune.screen().note(fmt::format("batch size {}: {}", size, last.ok() ? "fits" : "failed"));
     return last;
@@ -156,8 +173,9 @@ program_end tune_size(const schema& all, const given& what, const context& aroun
   std::int64_t found = 0;
   try {
     found = tune.models().search_batch_size(how, run);
-  } catch (const search_ended&) {
-    return tune.ended(last);
+  } catch (const search_ended& by) {
+    found = by.found;
+    if (found == 0) return tune.ended(last);
   } catch (const user_error&) {
     throw;
   } catch (...) {

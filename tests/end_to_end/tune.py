@@ -44,6 +44,23 @@ def story_a_batch_size_is_doubled_up_to_the_largest_allowed(folder):
         check_in(f"batch size {size}: fits\n", ended.err, ended)
 
 
+def story_a_batch_size_above_the_data_is_not_tried(folder):
+    ended = check_code(troupe("tune", "batch-size", *SMALL, "--ranks", 2, "--set", "data.samples=32",
+                              "--max-size", 4096), 0)
+    check_in("batch size 16: fits\nbatch size 32: holds all training samples\n", ended.err, ended)
+    check_in("batch size 16; use it with --batch-size 16", ended.out, ended)
+
+
+def story_callbacks_of_a_run_do_not_change_a_search(folder):
+    curves = os.path.join(folder, "curves")
+    plain = check_code(troupe(*RATE, "--log-every-n-steps", 1, "--json"), 0).json()
+    more = ["swa", f"tensorboard,folder={curves}", "early_stopping,monitor=train/loss,patience=1"]
+    with_them = check_code(troupe(*RATE, "--log-every-n-steps", 1, "--json",
+                                  *(part for one in more for part in ("--callback", one))), 0)
+    check_equal(with_them.json(), plain)
+    check(not os.path.exists(curves), "the search left files")
+
+
 def story_a_batch_size_that_does_not_fit_into_the_memory_ends_the_search(folder):
     limit = 2560 << 20  # of addresses; a batch of 8192 takes 512 MiB for each result of the wide layer
     wide = ["--set", "model.hidden=[16384]", "--set", "data.samples=8192", "--ranks", 1, "--steps", 1]
