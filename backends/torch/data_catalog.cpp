@@ -43,8 +43,10 @@ namespace {
 // The training data, or without any others.
 dataset_ptr samples_of(data_module& data) {
   auto all = data.train();
-  for (const auto& some : {data.test(), data.validation()})
-    if (!all && !some.empty()) all = some.front();
+  for (const auto part : {&data_module::predict, &data_module::test, &data_module::validation}) {
+    if (all) break;
+    if (const auto some = (data.*part)(); !some.empty()) all = some.front();
+  }
   if (!all || all->size() == 0)
     throw user_error(errc::bad_configuration, "data " + data.name() + ": there are no samples");
   return all;

@@ -205,33 +205,39 @@ public:
   }
   void setup(troupe::stage purpose) override { trains_ = purpose == stage::train; }
   dataset_ptr train() override { return open("train"); }
-  std::vector<dataset_ptr> validation() override { return first_of("validation", "test"); }
-  std::vector<dataset_ptr> test() override { return first_of("test", "validation"); }
-  std::vector<dataset_ptr> predict() override { return test(); }
+  std::vector<dataset_ptr> validation() override {
+    return first_of("validation", "test", targets::read);
+  }
+  std::vector<dataset_ptr> test() override { return first_of("test", "validation", targets::read); }
+  std::vector<dataset_ptr> predict() override {
+    return first_of("test", "validation", targets::ignored);
+  }
 
 private:
+  enum class targets : std::uint8_t { read, ignored };
+
   bool is_folder() const {
     std::error_code ignored;
     return fs::is_directory(path_, ignored);
   }
 
-  std::vector<dataset_ptr> first_of(const std::string& one, const std::string& other) {
+  std::vector<dataset_ptr> first_of(const std::string& one, const std::string& other, targets use) {
     if (!is_folder())
-      return trains_ ? std::vector<dataset_ptr>{} : std::vector<dataset_ptr>{open("train")};
+      return trains_ ? std::vector<dataset_ptr>{} : std::vector<dataset_ptr>{open("train", use)};
     for (const auto& part : {one, other})
-      if (auto found = open(part)) return {found};
+      if (auto found = open(part, use)) return {found};
     return {};
   }
 
   // Null: a folder without this part. The training targets say whether all targets are labels.
-  dataset_ptr open(const std::string& part) {
+  dataset_ptr open(const std::string& part, targets use = targets::read) {
     prepare_data();
     const std::lock_guard lock{guard_};
-    if (kind_ == "csv" && !labels_ && part != "train") load("train");
-    return load(part);
+    if (kind_ == "csv" && !labels_ && part != "train") load("train", targets::read);
+    return load(part, use);
   }
 
-  dataset_ptr load(const std::string& part) {
+  dataset_ptr load(const std::string& part, targets use) {
     auto& kept = parts_[part];
     if (kept) return kept;
     const auto file = is_folder() ? (fs::path{path_} / (part + ending_)).string() : path_;
@@ -240,19 +246,23 @@ private:
       if (part == "train" && trains_) refuse_file(path_, "it has no train" + ending_);
       return nullptr;
     }
-    auto [inputs, targets] = read_(file);
+    auto [inputs, wanted] = read_(file);
     if (inputs.dim() == 0 || inputs.size(0) == 0) refuse_file(file, "it has no samples");
-    if (targets.dim() == 0 || targets.size(0) != inputs.size(0))
+    if (wanted.dim() == 0 || wanted.size(0) != inputs.size(0))
       refuse_file(file, fmt::format("it has {} samples in \"inputs\" and {} in \"targets\": give "
                                     "one row of each per sample",
-                                    inputs.size(0), targets.dim() == 0 ? 0 : targets.size(0)));
+                                    inputs.size(0), wanted.dim() == 0 ? 0 : wanted.size(0)));
     if (kind_ == "csv") {
-      if (!labels_) labels_ = are_labels(targets);
-      if (*labels_ && !are_labels(targets))
-        refuse_file(file, "its targets are no whole numbers from 0, as the training targets are");
-      if (*labels_) targets = targets.to(at::kLong).squeeze(1);
+      if (!labels_) labels_ = are_labels(wanted);
+      if (*labels_ && !are_labels(wanted)) {
+        if (use == targets::ignored) return tensor_dataset({inputs, wanted});
+        refuse_file(file,
+                    "its targets are no whole numbers from 0, as the training targets are: give "
+                    "the labels, or use predict, which reads none");
+      }
+      if (*labels_) wanted = wanted.to(at::kLong).squeeze(1);
     }
-    return kept = tensor_dataset({inputs, targets});
+    return kept = tensor_dataset({inputs, wanted});
   }
 
   std::string kind_, ending_, path_;

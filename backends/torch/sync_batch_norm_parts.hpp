@@ -7,8 +7,9 @@
 
 namespace troupe {
 
-/// The members are always listed: a group of their own has an order of operations of its own, so
-/// that the gradients' collectives may come in between.
+/// The members are always listed. A group of some ranks has an order of operations of its own. One
+/// of all ranks shares that of the gradients' collectives, so all ranks have to use the same
+/// parameters where these leave during backward (strategy.overlap).
 struct sync_batch_norm_impl::rank_group {
   std::shared_ptr<communicator> world;
   subgroup members;

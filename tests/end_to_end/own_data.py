@@ -54,6 +54,10 @@ def story_a_folder_of_csv_files_is_trained_and_tested(folder):
     tested = check_code(troupe("test", "--resume", os.path.join(run, "checkpoints", checkpoints_of(run)[-1]), "--data",
                                "csv", "--data-dir", data, "--set", "model.hidden=[16]", *target, "--json"), 0)
     check(tested.json()["metrics"]["test/accuracy"] == fitted["metrics"]["val/accuracy"], tested)
+    write_csv(os.path.join(data, "test.csv"), [([0.0, 3.0, 0.5], -1)])
+    said = check_code(troupe("predict", "--run-dir", run), 0)
+    check(json.loads(said.out)["class"] == 2, said)
+    check_in("give the labels, or use predict", check_code(troupe("test", "--run-dir", run), 3).err)
 
 
 def story_a_file_that_lacks_classes_is_predicted_and_tested(folder):

@@ -154,8 +154,9 @@ struct data_loading {
 };
 
 /// Where a job's data comes from. One per job, shared by all ranks of a process. `prepare_data`
-/// runs once per host before any `setup`; `setup` once per rank, possibly at the same time:
-/// implementations lock what they load once. The dataset getters are called after setup and may be
+/// runs on one rank of each host before any `setup`; `setup` on each rank, possibly at the same
+/// time: implementations lock what they load once. The checks before a job starts may call both
+/// once more. The dataset getters are called after setup and may be
 /// called by several ranks at once.
 class data_module {
 public:
@@ -318,7 +319,8 @@ using sample_stream = std::function<std::optional<value>()>;
 dataset_ptr stream_dataset(std::int64_t size, std::function<sample_stream(std::int64_t epoch)> open,
                            collate_function how = collate);
 
-/// `inner` with a transform of each sample. `key` depends on (seed, epoch, sample) only, and
+/// `inner` with a transform of each sample, in which numbers and truth values are tensors without
+/// dimensions, as in a batch. `key` depends on (seed, epoch, sample) only, and
 /// random operators of LibTorch draw from it while the transform runs: a sample is augmented alike
 /// in any rank, batch and thread. Thread-safe, as `inner`.
 dataset_ptr transformed(dataset_ptr inner,
