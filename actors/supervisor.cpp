@@ -69,7 +69,9 @@ struct supervisor_state {
   observer_list observers;
   std::size_t observers_left = 0;
   job_outcome outcome;
-  std::map<failure_id, std::exception_ptr> thrown;            // of the job's failures
+  std::vector<queue_value> queued;                  // for the outcome
+  std::int64_t base_step = 0;                       // of the newest generation; -1: it begins anew
+  std::map<failure_id, std::exception_ptr> thrown;  // of the job's failures
   std::map<incarnation_id, std::vector<seen::metrics>> rows;  // of closed_generation
 
   void start();
@@ -79,10 +81,11 @@ struct supervisor_state {
   void failed(const rank_failed& m);
   /// The rank with this incarnation, if this job has it.
   std::optional<std::size_t> rank_of(const fence& at) const;
-  bool of_rank_0(const fence& at) const { return rank_of(at) == 0; }
+  bool of_rank_0(const fence& at) const { return at.job == setup.id && at.incarnation == rank_0; }
   void on_flushed(const flushed& m);
   void on_checkpoint(const checkpoint_report& m);
   void announce(const seen::lifecycle& what);
+  void take_back_queued();
 
   std::shared_ptr<const job> job_of_next() const;
   form_generation completed(form_generation order) const;
@@ -202,6 +205,10 @@ void supervisor_state::show_rows(const form_generation& order, std::int32_t rank
 }
 
 void supervisor_state::carry_out(const supervision::send& a) {
+  if (const auto* form = std::get_if<form_generation>(&a.what)) {
+    const bool anew = form->base.number == 0 && form->base.loop.steps == 0;
+    base_step = anew ? -1 : form->base.loop.steps;
+  }
   std::visit([&](const auto& order) { show_rows(order, a.rank); }, a.what);
   const auto& to = ranks.at(static_cast<std::size_t>(a.rank));
   if (!to) return;
@@ -262,6 +269,7 @@ void supervisor_state::carry_out(const supervision::complete& a) {
     if (!why.original) why.original = setup.world.exceptions.make(why.record);
     outcome.failed_with = std::make_shared<const caught>(std::move(why));
   }
+  for (auto& m : queued) outcome.queue.push_back(std::move(m.what));
   auto done = std::move(outcome);
   release_user_code();
   (*complete)(std::move(done));
@@ -351,7 +359,15 @@ void supervisor_state::on_checkpoint(const checkpoint_report& m) {
   announce(event);
 }
 
+// The hooks that queued these values are called again.
+void supervisor_state::take_back_queued() {
+  std::erase_if(queued, [&](const queue_value& m) {
+    return m.at.generation < machine->generation() && m.at.step.value() > base_step;
+  });
+}
+
 void supervisor_state::announce(const seen::lifecycle& what) {
+  if (what.event == lifecycle_kind::generation_active) take_back_queued();
   times.see(what, setup.world.now());
   if (setup.announced) setup.announced(what);
   observers.notify(what);
@@ -374,7 +390,7 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
       },
       [&s](const deadline_passed& m) { s.feed(m); },
       [&s](const torn_down& m) {
-        if (m.at.job == s.setup.id && m.at.incarnation == s.rank_0) {
+        if (s.of_rank_0(m.at)) {
           s.outcome.result = m.result;
           s.outcome.last = m.last;
         }
@@ -390,7 +406,7 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
       [&s](const stop_vote& m) { s.feed(m); },
       [&s](const rank_failed& m) { s.failed(m); },
       [&s](const queue_value& m) {
-        if (s.of_rank_0(m.at)) s.outcome.queue.push_back(m.what);
+        if (s.of_rank_0(m.at)) s.queued.push_back(m);
       },
       [&s](const flushed& m) { s.on_flushed(m); },
       [&s](const process_changed& m) { s.feed(m); },
