@@ -237,6 +237,44 @@ TEST_CASE("a hook that hangs is named and the job ends without waiting for it", 
   stuck->open();
 }
 
+TEST_CASE("a learner that is made or bound for ever: the rank is named at the limit of a hook",
+          "[session]") {
+  struct own_recipe final : learner_recipe {
+    struct own final : integer_learner {
+      own(const learner_context& context, gate* at_bind)
+          : integer_learner(context, {.can_wait = true}), at_bind(at_bind) {}
+      void bind(std::shared_ptr<communicator> world, generation_id generation) override {
+        if (at_bind) at_bind->wait();
+        integer_learner::bind(std::move(world), generation);
+      }
+      gate* at_bind;
+    };
+    own_recipe(std::string in, std::shared_ptr<gate> at) : in(std::move(in)), at(std::move(at)) {}
+    std::unique_ptr<learner> make(const learner_context& context) const override {
+      if (context.rank == 1 && in == "make") at->wait();
+      return std::make_unique<own>(context, context.rank == 1 && in == "bind" ? at.get() : nullptr);
+    }
+    std::string in;
+    std::shared_ptr<gate> at;
+  };
+  const std::string in = GENERATE("make", "bind");
+  auto stuck = std::make_shared<gate>();
+  auto what = integer_job({}, 3);
+  what.recipe = std::make_shared<own_recipe>(in, stuck);
+  what.options.time.detect = 20ms;
+  what.options.time.hook_limit = 60ms;
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  const auto outcome = s.run(what);
+  REQUIRE_FALSE(outcome.ok());
+  const auto& first = outcome.failed_with->record;
+  CHECK(first.kind == failure_kind::deadline);
+  CHECK(first.rank == 1);
+  CHECK(first.hook == in);
+  CHECK_THAT(first.what, Catch::StartsWith(in + " has been running for "));
+  stuck->open();
+}
+
 TEST_CASE("destroying a session with a running job, or assigning to it, ends the job at once",
           "[session]") {
   const bool assigned = GENERATE(false, true);
