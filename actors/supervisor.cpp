@@ -417,11 +417,10 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
 
 supervision::rules rules_of(const supervisor_setup& of) {
   const auto& options = of.what.options;
-  const bool fits = of.what.purpose == stage::train;
   supervision::rules rules{.elastic = options.elastic,
                            .processes = of.processes ? of.process_count : 0,
-                           .has_result = !fits,
-                           .saves = fits && options.checkpoint.on_exception};
+                           .has_result = of.what.purpose != stage::train,
+                           .saves = options.checkpoint.on_exception && writes_checkpoints(of.what)};
   const auto placed = of.processes ? of.processes->placed() : std::nullopt;
   if (!placed) return rules;
   rules.fixed = true;

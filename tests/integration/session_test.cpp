@@ -275,6 +275,27 @@ TEST_CASE("a learner that is made or bound for ever: the rank is named at the li
   stuck->open();
 }
 
+TEST_CASE("a job without files fails: it does not wait for a hook of rank 0", "[session]") {
+  auto stuck = std::make_shared<gate>();
+  integer_options options;
+  options.at_hook = [stuck](const learner_context& c, const hook& h) {
+    if (name(h) != "on_train_batch_start") return;
+    if (c.rank == 0) stuck->wait();
+    stuck->wait_until_reached();
+    throw std::domain_error("disk full");
+  };
+  auto what = integer_job(options, 2);
+  what.options.time.detect = 20ms;
+  what.options.time.hook_limit = 1h;
+  what.options.checkpoint.on_exception = true;
+  session s{asio::system_executor{}};
+  auto done = s.async_fit(std::move(what), asio::use_future);
+  const bool ended = done.wait_for(20s) == std::future_status::ready;
+  CHECK(ended);
+  stuck->open();
+  CHECK(done.get().failed_with->record.what == "disk full");
+}
+
 TEST_CASE("destroying a session with a running job, or assigning to it, ends the job at once",
           "[session]") {
   const bool assigned = GENERATE(false, true);
