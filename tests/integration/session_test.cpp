@@ -215,6 +215,23 @@ TEST_CASE("user errors are returned as the failure of the outcome", "[session]")
   CHECK_THROWS_AS(s.run(what).rethrow(), user_error);
 }
 
+TEST_CASE("elastic options that would have no effect: the job is refused with the fix",
+          "[session]") {
+  session s{asio::system_executor{}};
+  auto what = integer_job({}, 2);
+  what.options.elastic.max_restarts = -1;
+  const auto negative = s.run(what);
+  REQUIRE_FALSE(negative.ok());
+  CHECK(negative.failed_with->record.code == errc::bad_configuration);
+  CHECK_THAT(negative.failed_with->record.what, Catch::Contains("elastic.max_restarts is -1"));
+  what.options.elastic = {.spares = 1};
+  what.options.placement = placement_kind::processes;
+  const auto unused = s.run(what);
+  REQUIRE_FALSE(unused.ok());
+  CHECK_THAT(unused.failed_with->record.what, Catch::Contains("elastic.spares is 1") &&
+                                                  Catch::Contains("raise elastic.max_restarts"));
+}
+
 TEST_CASE("a hook that hangs is named and the job ends without waiting for it", "[session]") {
   auto stuck = std::make_shared<gate>();
   integer_options options;
