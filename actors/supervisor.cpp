@@ -65,7 +65,7 @@ struct supervisor_state {
   std::map<incarnation_id, std::size_t> rank_with;  // of every rank that ever was
   recovery_times times;
   checkpointer_actor checkpointer;
-  failure checkpoint_failure;  // the newest one that the checkpointer reported
+  caught checkpoint_failure;  // the newest one that the checkpointer reported
   observer_list observers;
   std::size_t observers_left = 0;
   job_outcome outcome;
@@ -84,6 +84,7 @@ struct supervisor_state {
   bool of_rank_0(const fence& at) const { return at.job == setup.id && at.incarnation == rank_0; }
   void on_flushed(const flushed& m);
   void on_checkpoint(const checkpoint_report& m);
+  void checkpoint_failed(bool ends_job);
   void announce(const seen::lifecycle& what);
   void take_back_queued();
 
@@ -344,10 +345,9 @@ void supervisor_state::on_checkpoint(const checkpoint_report& m) {
     event.event = lifecycle_kind::checkpoint_failed;
     event.details["what"] = m.why->record.what;
     event.cause = std::make_shared<const failure>(m.why->record);
-    checkpoint_failure = m.why->record;
-    checkpoint_failure.id = machine->next_failure();
-    thrown.emplace(checkpoint_failure.id, m.why->original);
-    feed(supervision::trouble{checkpoint_failure, m.fatal});
+    checkpoint_failure = *m.why;
+    checkpoint_failure.record.id = machine->next_failure();
+    checkpoint_failed(m.fatal);
   } else {
     event.event = lifecycle_kind::checkpoint_written;
     event.details["path"] = m.path;
@@ -366,6 +366,13 @@ void supervisor_state::take_back_queued() {
   });
 }
 
+// Only a failure that ends the job needs its exception.
+void supervisor_state::checkpoint_failed(bool ends_job) {
+  const auto& [record, original] = checkpoint_failure;
+  if (ends_job) thrown.emplace(record.id, original);
+  feed(supervision::trouble{record, ends_job});
+}
+
 void supervisor_state::announce(const seen::lifecycle& what) {
   if (what.event == lifecycle_kind::generation_active) take_back_queued();
   times.see(what, setup.world.now());
@@ -375,7 +382,7 @@ void supervisor_state::announce(const seen::lifecycle& what) {
 
 void supervisor_state::on_flushed(const flushed& m) {
   for (const auto& f : m.late) feed(supervision::trouble{f});
-  if (m.lost) feed(supervision::trouble{checkpoint_failure, true});
+  if (m.lost) checkpoint_failed(true);
 }
 
 seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
