@@ -24,8 +24,10 @@ namespace {
 // destroyed without a call, the operation has failed.
 class awaited_operation {
 public:
-  awaited_operation(std::uint64_t number, std::string path, checkpointer_actor who)
-      : number_(number), path_(std::move(path)), who_(std::move(who)) {}
+  // `then` is called after a success, on the thread that answers. It returns why it failed.
+  awaited_operation(std::uint64_t number, std::string path, checkpointer_actor who,
+                    std::function<std::string()> then)
+      : number_(number), path_(std::move(path)), who_(std::move(who)), then_(std::move(then)) {}
   ~awaited_operation() {
     fail(
         "the storage has dropped an operation without an answer: storage::submit must see to it "
@@ -35,13 +37,18 @@ public:
   awaited_operation& operator=(const awaited_operation&) = delete;
 
   void answer(storage_result result) {
+    const auto to = take();
+    if (!to) return;
+    if (!result.error && then_) {
+      result.text = then_();
+      if (!result.text.empty()) result.error = std::make_error_code(std::errc::io_error);
+    }
     if (!result.error)
       result.text.clear();
     else if (result.text.empty())
       result.text = fmt::format("{}: {}", path_, result.error.message());
-    if (const auto to = take())
-      caf::anon_send(
-          to, storage_answered{number_, std::make_shared<const storage_answer>(std::move(result))});
+    caf::anon_send(
+        to, storage_answered{number_, std::make_shared<const storage_answer>(std::move(result))});
   }
   void fail(std::string why) {
     storage_result result;
@@ -60,6 +67,7 @@ private:
   const std::string path_;
   std::mutex guard_;
   checkpointer_actor who_;
+  const std::function<std::string()> then_;
 };
 
 // Whether the run goes on from a checkpoint of its own folder, and from which.
@@ -88,6 +96,16 @@ std::string reason_of(std::string_view part) {
 
 std::string reason_of_format() { return reason_of("its checkpoint IO"); }
 
+// What the format keeps elsewhere goes with its folder. Returns why it did not.
+std::string remove_in_format(const checkpoint_io& io, const std::string& folder) {
+  try {
+    io.remove(folder);
+    return {};
+  } catch (...) {
+    return fmt::format("{}: the checkpoint IO has not removed it: {}", folder, reason_of_format());
+  }
+}
+
 struct checkpointer_state {
   static constexpr const char* name = "checkpointer";
 
@@ -103,8 +121,7 @@ struct checkpointer_state {
   std::uint64_t generation = 0;       // of the newest snapshot
   std::vector<checkpoint_file> open;  // the files of the one being written
   std::uint64_t open_ticket = 0;
-  std::string retiring;   // the folder that the policy does not keep, on its way out
-  bool removing = false;  // the operation in flight removes it
+  std::string retiring;  // the folder that the policy does not keep, on its way out
   std::weak_ptr<awaited_operation> waiting;  // the newest one
   std::shared_ptr<const void> claim;         // on the folder
 
@@ -117,7 +134,6 @@ struct checkpointer_state {
   void feed(const checkpointing::event& e);
   void report(checkpoint_report what);
   storage_op port_operation(const checkpointing::operation& what) const;
-  std::string remove_in_format(const std::string& folder) const;
 
   void carry_out(const checkpointing::open& a);
   void carry_out(const checkpointing::drop& a);
@@ -176,25 +192,17 @@ void checkpointer_state::carry_out(const checkpointing::store& a) {
   const bool retires = machine->phase() == checkpointing::phase::retiring;
   if (const auto* renames = std::get_if<storage_ops::rename>(&a.what); renames && retires)
     retiring = renames->from;
-  removing = retires && std::holds_alternative<storage_ops::remove>(a.what);
+  std::function<std::string()> then;
+  if (retires && std::holds_alternative<storage_ops::remove>(a.what))
+    then = [io = io, folder = retiring] { return remove_in_format(*io, folder); };
   auto op = port_operation(a.what);
-  auto now =
-      std::make_shared<awaited_operation>(a.number, storage_path(op), checkpointer_actor{self});
+  auto now = std::make_shared<awaited_operation>(a.number, storage_path(op),
+                                                 checkpointer_actor{self}, std::move(then));
   waiting = now;
   try {
     files->submit(std::move(op), [now](storage_result result) { now->answer(std::move(result)); });
   } catch (...) {
     now->fail("storage::submit: " + reason_of("it"));
-  }
-}
-
-// What the format keeps elsewhere goes with its folder. Returns why it did not.
-std::string checkpointer_state::remove_in_format(const std::string& folder) const {
-  try {
-    io->remove(folder);
-    return {};
-  } catch (...) {
-    return fmt::format("{}: the checkpoint IO has not removed it: {}", folder, reason_of_format());
   }
 }
 
@@ -204,7 +212,6 @@ void checkpointer_state::answered(const storage_answered& m) {
   e.text = m.what->text;
   e.missing = m.what->error == std::errc::no_such_file_or_directory;
   e.names = m.what->names;
-  if (e.text.empty() && std::exchange(removing, false)) e.text = remove_in_format(retiring);
   if (m.what->bytes) {
     try {
       const auto monitor = monitored_by(policy.monitor, io->facts(*m.what->bytes, "manifest").loop);

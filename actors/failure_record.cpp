@@ -1,6 +1,9 @@
 #include "actors/failure_record.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -83,6 +86,14 @@ void failure_record::add_other(failure what) {
 
 void failure_record::add_late(failure what) {
   if (!what.id) what.id = next_id();
+  const auto alike = [&](const failure& f) { return f.code == what.code && f.hook == what.hook; };
+  if (what.code == errc::checkpoint && std::ranges::count_if(late_, alike) > 1) {
+    const auto newest = std::ranges::find_if(late_.rbegin(), late_.rend(), alike);
+    late_.erase(std::next(newest).base());
+    ++before_;
+    what.what += fmt::format(" ({} failures like this are left out between the first and this one)",
+                             ++left_out_[what.hook]);
+  }
   late_.push_back(std::move(what));
 }
 
@@ -119,6 +130,7 @@ void failure_record::add_to(stable_hasher& hash) const {
   hash.add(late_.size());
   for (const auto& f : late_) troupe::add(hash, f);
   hash.add(before_);
+  for (const auto& [hook, count] : left_out_) hash.add(std::string_view{hook}).add(count);
 }
 
 }  // namespace troupe

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "messages/control.hpp"
@@ -28,7 +30,8 @@ public:
   void add(failure what);
   /// The same, but never the first cause: there is one.
   void add_other(failure what);
-  /// A failure that does not end the job.
+  /// A failure that does not end the job. Of checkpoints that failed in the same hook the first and
+  /// the newest are kept, which says how many came between them: a full disk may last for days.
   void add_late(failure what);
   /// A failure that makes the job a failed one, although there is no generation to end. It may have
   /// been late before.
@@ -55,7 +58,8 @@ private:
   std::optional<failure> first_;
   std::vector<failure> others_;  // sorted
   std::vector<failure> late_;
-  std::uint64_t before_ = 0;  // failures of the generations that ended
+  std::uint64_t before_ = 0;  // failures of the generations that ended, and those left out
+  std::map<std::string, std::uint64_t> left_out_;  // by hook
 };
 
 }  // namespace troupe

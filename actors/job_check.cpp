@@ -258,6 +258,16 @@ std::int32_t shards_of(const job& what, const ports& world) {
                     "{}; leave it out{}",
                     e.spares, placed ? "processes of MPI, which cannot be replaced" : "threads",
                     placed ? "" : ", or set placement to processes"));
+  if (e.max_restarts < 0)
+    refuse(
+        fmt::format("elastic.max_restarts is {}: it is at least 0, with which the first failure "
+                    "ends the job",
+                    e.max_restarts));
+  if (e.spares > 0 && !e.enabled())
+    refuse(
+        fmt::format("elastic.spares is {} and elastic.max_restarts is 0: only a job that "
+                    "restarts uses spares; raise elastic.max_restarts, or leave spares out",
+                    e.spares));
   if (e.window.count() < 0 || e.wait.count() < 0)
     refuse("elastic.window_seconds and elastic.wait_seconds are at least 0");
   return shards;

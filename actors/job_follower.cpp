@@ -16,11 +16,15 @@ constexpr double rate_seconds = 2;
 
 class into_follower final : public observer {
 public:
-  explicit into_follower(std::function<void(const observation&)> see) : see_(std::move(see)) {}
+  into_follower(std::function<void(const observation&)> see,
+                std::function<void(std::uint64_t)> finish)
+      : see_(std::move(see)), finish_(std::move(finish)) {}
   void on(const observation& what) override { see_(what); }
+  void finish(std::uint64_t dropped) override { finish_(dropped); }
 
 private:
   std::function<void(const observation&)> see_;
+  std::function<void(std::uint64_t)> finish_;
 };
 
 std::optional<std::int32_t> number_in(const seen::lifecycle& what, const char* name) {
@@ -53,7 +57,9 @@ job_follower::job_follower(std::uint64_t id, const job& what, std::int64_t step,
 
 observer_factory job_follower::observe(std::shared_ptr<job_follower> self) {
   return [self = std::move(self)] {
-    return std::make_unique<into_follower>([self](const observation& what) { self->see(what); });
+    return std::make_unique<into_follower>(
+        [self](const observation& what) { self->see(what); },
+        [self](std::uint64_t dropped) { self->finish(dropped); });
   };
 }
 
@@ -96,6 +102,11 @@ void job_follower::see(const observation& what) {
   if (const auto* logged = std::get_if<seen::metrics>(&what)) see(*logged);
   std::erase_if(readers_, [](const reader& one) { return one.stream.expired(); });
   for (const auto& one : readers_) one.into->on(what);
+}
+
+void job_follower::finish(std::uint64_t dropped) {
+  const std::lock_guard lock(guard_);
+  for (const auto& one : readers_) one.into->finish(dropped);
 }
 
 void job_follower::see(const seen::progress& what) {

@@ -46,6 +46,7 @@ private:
   };
 
   void see(const observation& what);
+  void finish(std::uint64_t dropped);
   void see(const seen::progress& what);
   void see(const seen::metrics& what);
   void see(const seen::lifecycle& what);

@@ -45,6 +45,31 @@ void flush_and_quit(observer_pointer self) {
   self->quit();
 }
 
+template <caf::spawn_options Options>
+listed_observer spawn_with(std::size_t limit, caf::actor_system& system,
+                           actor_error_handler trouble, const observer_factory& make,
+                           supervisor_actor supervisor) {
+  auto inner = make();
+  if (!inner)
+    throw user_error(errc::bad_usage,
+                     "an observer factory made no observer: return one, or leave the factory out");
+  auto queue = std::make_shared<observation_queue>(inner->wants_hooks(), limit);
+  auto shared = std::make_shared<std::unique_ptr<observer>>(std::move(inner));
+  auto weak = supervisor.address();
+  auto actor = seam::spawn<observer_actor, observer_state, Options>(
+      system, std::move(trouble),
+      [=](observer_pointer self) -> seam::one_way_handlers<observer_actor> {
+        self->state.inner = std::move(*shared);
+        self->state.queue = queue;
+        self->state.supervisor = weak;
+        return {
+            [=](tick) { self->state.notify_inner(); },
+            [=](flush) { flush_and_quit(self); },
+        };
+      });
+  return {std::move(queue), std::move(actor)};
+}
+
 }  // namespace
 
 bool observer_list::wants_hooks() const {
@@ -88,28 +113,18 @@ listed_observer spawn_observer(caf::actor_system& system, actor_error_handler tr
                                    make, std::move(supervisor));
 }
 
+listed_observer spawn_observer_on_thread(caf::actor_system& system, actor_error_handler trouble,
+                                         const observer_factory& make,
+                                         supervisor_actor supervisor) {
+  return spawn_with<caf::detached>(observation_queue::limit_default, system, std::move(trouble),
+                                   make, std::move(supervisor));
+}
+
 listed_observer spawn_observer_with_queue(std::size_t limit, caf::actor_system& system,
                                           actor_error_handler trouble, const observer_factory& make,
                                           supervisor_actor supervisor) {
-  auto inner = make();
-  if (!inner)
-    throw user_error(errc::bad_usage,
-                     "an observer factory made no observer: return one, or leave the factory out");
-  auto queue = std::make_shared<observation_queue>(inner->wants_hooks(), limit);
-  auto shared = std::make_shared<std::unique_ptr<observer>>(std::move(inner));
-  auto weak = supervisor.address();
-  auto actor = seam::spawn<observer_actor, observer_state>(
-      system, std::move(trouble),
-      [=](observer_pointer self) -> seam::one_way_handlers<observer_actor> {
-        self->state.inner = std::move(*shared);
-        self->state.queue = queue;
-        self->state.supervisor = weak;
-        return {
-            [=](tick) { self->state.notify_inner(); },
-            [=](flush) { flush_and_quit(self); },
-        };
-      });
-  return {std::move(queue), std::move(actor)};
+  return spawn_with<caf::no_spawn_options>(limit, system, std::move(trouble), make,
+                                           std::move(supervisor));
 }
 
 }  // namespace troupe

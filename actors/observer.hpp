@@ -42,10 +42,14 @@ private:
   std::shared_ptr<gate> gate_;  ///< of one sender; null: never closed
 };
 
-/// Starts an observer. Its exception is reported once to `supervisor` (as `late` of `flushed`), and
-/// it gets no further observation.
+/// Starts an observer on the control threads: for one that never waits, and for simulations. Its
+/// exception is reported once to `supervisor` (as `late` of `flushed`), and it gets no further
+/// observation.
 listed_observer spawn_observer(caf::actor_system& system, actor_error_handler trouble,
                                const observer_factory& make, supervisor_actor supervisor);
+/// As spawn_observer, with a thread of the observer's own: a program's observer may wait.
+listed_observer spawn_observer_on_thread(caf::actor_system& system, actor_error_handler trouble,
+                                         const observer_factory& make, supervisor_actor supervisor);
 /// As spawn_observer, with a queue of at most `limit` observations.
 listed_observer spawn_observer_with_queue(std::size_t limit, caf::actor_system& system,
                                           actor_error_handler trouble, const observer_factory& make,

@@ -63,7 +63,7 @@ struct rank_state {
   }
   void carry_out(std::vector<ranks::action>& all);
   void answered(ran& what);
-  void send_queued(bool passed_point);
+  void send_queued(bool passed_point, std::int64_t step);
   failure_id keep(std::exception_ptr error);
   void look();
   void measure(const ran& what);
@@ -240,18 +240,26 @@ void rank_state::answered(ran& what) {
   if (what.failed_with) what.failed_with->record.id = keep(what.failed_with->original);
   after_run.clear();
   const auto before = machine->fit().point().number;
+  const auto& fit = machine->fit();
+  const bool closed = fit.closing();
   machine->answered(what, after_run);
-  send_queued(machine->fit().point().number != before);
+  const bool ends = setup.what->purpose == stage::train ? closed : fit.closing();
+  send_queued(fit.point().number != before, fit.loop().steps + (ends ? 1 : 0));
   carry_out(after_run);
   if (setup.plan.rank == 0 && what.outcome.snapshot) keep(what.at, what.outcome.snapshot);
 }
 
-// In a job that can restart, values of hooks that may run again wait for the next point.
-void rank_state::send_queued(bool passed_point) {
+// In a job that can restart, values of hooks that may run again wait for the next point. Only a
+// generation that begins before step `step` calls their hooks again. None begins after the last
+// checkpoint of a fit, or inside of an evaluation.
+void rank_state::send_queued(bool passed_point, std::int64_t step) {
   const bool settled = passed_point || !setup.plan.fit->keeps_points || machine->fit().closing() ||
                        machine->fit().point().number == 0;
   if (!settled) return;
-  for (auto& m : queued) send_up(std::move(m));
+  for (auto& m : queued) {
+    m.at.step = step_id{step};
+    send_up(std::move(m));
+  }
   queued.clear();
 }
 

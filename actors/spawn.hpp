@@ -57,12 +57,12 @@ private:
 };
 
 /// Spawns an event-based actor of interface `Handle` with state `State`; `init(self)` returns its
-/// handlers, a `one_way_handlers<Handle>`.
-template <class Handle, class State, class Init>
+/// handlers, a `one_way_handlers<Handle>`. With caf::detached the actor has a thread of its own.
+template <class Handle, class State, caf::spawn_options Options = caf::no_spawn_options, class Init>
 Handle spawn(caf::actor_system& system, actor_error_handler trouble, Init init) {
   using pointer = typename Handle::template stateful_pointer<State>;
-  return system.spawn([trouble = std::move(trouble), init = std::move(init)](
-                          pointer self) mutable -> typename Handle::behavior_type {
+  return system.spawn<Options>([trouble = std::move(trouble), init = std::move(init)](
+                                   pointer self) mutable -> typename Handle::behavior_type {
     guard(*self, std::move(trouble));
     return init(self).behaviour();
   });

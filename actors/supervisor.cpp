@@ -65,11 +65,13 @@ struct supervisor_state {
   std::map<incarnation_id, std::size_t> rank_with;  // of every rank that ever was
   recovery_times times;
   checkpointer_actor checkpointer;
-  failure checkpoint_failure;  // the newest one that the checkpointer reported
+  caught checkpoint_failure;  // the newest one that the checkpointer reported
   observer_list observers;
   std::size_t observers_left = 0;
   job_outcome outcome;
-  std::map<failure_id, std::exception_ptr> thrown;            // of the job's failures
+  std::vector<queue_value> queued;                  // for the outcome
+  std::int64_t base_step = 0;                       // of the newest generation; -1: it begins anew
+  std::map<failure_id, std::exception_ptr> thrown;  // of the job's failures
   std::map<incarnation_id, std::vector<seen::metrics>> rows;  // of closed_generation
 
   void start();
@@ -79,10 +81,12 @@ struct supervisor_state {
   void failed(const rank_failed& m);
   /// The rank with this incarnation, if this job has it.
   std::optional<std::size_t> rank_of(const fence& at) const;
-  bool of_rank_0(const fence& at) const { return rank_of(at) == 0; }
+  bool of_rank_0(const fence& at) const { return at.job == setup.id && at.incarnation == rank_0; }
   void on_flushed(const flushed& m);
   void on_checkpoint(const checkpoint_report& m);
+  void checkpoint_failed(bool ends_job);
   void announce(const seen::lifecycle& what);
+  void take_back_queued();
 
   std::shared_ptr<const job> job_of_next() const;
   form_generation completed(form_generation order) const;
@@ -202,6 +206,10 @@ void supervisor_state::show_rows(const form_generation& order, std::int32_t rank
 }
 
 void supervisor_state::carry_out(const supervision::send& a) {
+  if (const auto* form = std::get_if<form_generation>(&a.what)) {
+    const bool anew = form->base.number == 0 && form->base.loop.steps == 0;
+    base_step = anew ? -1 : form->base.loop.steps;
+  }
   std::visit([&](const auto& order) { show_rows(order, a.rank); }, a.what);
   const auto& to = ranks.at(static_cast<std::size_t>(a.rank));
   if (!to) return;
@@ -262,6 +270,7 @@ void supervisor_state::carry_out(const supervision::complete& a) {
     if (!why.original) why.original = setup.world.exceptions.make(why.record);
     outcome.failed_with = std::make_shared<const caught>(std::move(why));
   }
+  for (auto& m : queued) outcome.queue.push_back(std::move(m.what));
   auto done = std::move(outcome);
   release_user_code();
   (*complete)(std::move(done));
@@ -336,10 +345,9 @@ void supervisor_state::on_checkpoint(const checkpoint_report& m) {
     event.event = lifecycle_kind::checkpoint_failed;
     event.details["what"] = m.why->record.what;
     event.cause = std::make_shared<const failure>(m.why->record);
-    checkpoint_failure = m.why->record;
-    checkpoint_failure.id = machine->next_failure();
-    thrown.emplace(checkpoint_failure.id, m.why->original);
-    feed(supervision::trouble{checkpoint_failure, m.fatal});
+    checkpoint_failure = *m.why;
+    checkpoint_failure.record.id = machine->next_failure();
+    checkpoint_failed(m.fatal);
   } else {
     event.event = lifecycle_kind::checkpoint_written;
     event.details["path"] = m.path;
@@ -358,7 +366,22 @@ void supervisor_state::carry_out(const supervision::announce& a) {
   announce(event);
 }
 
+// The hooks that queued these values are called again.
+void supervisor_state::take_back_queued() {
+  std::erase_if(queued, [&](const queue_value& m) {
+    return m.at.generation < machine->generation() && m.at.step.value() > base_step;
+  });
+}
+
+// Only a failure that ends the job needs its exception.
+void supervisor_state::checkpoint_failed(bool ends_job) {
+  const auto& [record, original] = checkpoint_failure;
+  if (ends_job) thrown.emplace(record.id, original);
+  feed(supervision::trouble{record, ends_job});
+}
+
 void supervisor_state::announce(const seen::lifecycle& what) {
+  if (what.event == lifecycle_kind::generation_active) take_back_queued();
   times.see(what, setup.world.now());
   if (setup.announced) setup.announced(what);
   observers.notify(what);
@@ -366,7 +389,7 @@ void supervisor_state::announce(const seen::lifecycle& what) {
 
 void supervisor_state::on_flushed(const flushed& m) {
   for (const auto& f : m.late) feed(supervision::trouble{f});
-  if (m.lost) feed(supervision::trouble{checkpoint_failure, true});
+  if (m.lost) checkpoint_failed(true);
 }
 
 seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
@@ -381,7 +404,7 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
       },
       [&s](const deadline_passed& m) { s.feed(m); },
       [&s](const torn_down& m) {
-        if (m.at.job == s.setup.id && m.at.incarnation == s.rank_0) {
+        if (s.of_rank_0(m.at)) {
           s.outcome.result = m.result;
           s.outcome.last = m.last;
         }
@@ -397,7 +420,7 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
       [&s](const stop_vote& m) { s.feed(m); },
       [&s](const rank_failed& m) { s.failed(m); },
       [&s](const queue_value& m) {
-        if (s.of_rank_0(m.at)) s.outcome.queue.push_back(m.what);
+        if (s.of_rank_0(m.at)) s.queued.push_back(m);
       },
       [&s](const flushed& m) { s.on_flushed(m); },
       [&s](const process_changed& m) { s.feed(m); },
@@ -408,11 +431,10 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
 
 supervision::rules rules_of(const supervisor_setup& of) {
   const auto& options = of.what.options;
-  const bool fits = of.what.purpose == stage::train;
   supervision::rules rules{.elastic = options.elastic,
                            .processes = of.processes ? of.process_count : 0,
-                           .has_result = !fits,
-                           .saves = fits && options.checkpoint.on_exception};
+                           .has_result = of.what.purpose != stage::train,
+                           .saves = options.checkpoint.on_exception && writes_checkpoints(of.what)};
   const auto placed = of.processes ? of.processes->placed() : std::nullopt;
   if (!placed) return rules;
   rules.fixed = true;

@@ -40,7 +40,7 @@ struct supervisor_setup {
   /// The processes of the job's ranks; null if the ranks are threads.
   std::shared_ptr<job_processes> processes;
   std::int32_t process_count = 0;  ///< that the job begins with
-  spawn_observer_fn bring_observer = spawn_observer;
+  spawn_observer_fn bring_observer = spawn_observer_on_thread;
   /// Called with every lifecycle event while the supervisor handles a message. Must not wait. May
   /// be empty.
   std::function<void(const seen::lifecycle&)> announced;

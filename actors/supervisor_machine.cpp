@@ -77,6 +77,29 @@ failure checkpoints_late(const std::string& limit, std::int64_t committed, gener
   return what;
 }
 
+// Abandons the ranks that have not ended. Rank 0 brings the result of an evaluation or a call:
+// returns a failure if it has not.
+std::optional<failure> abandon_rest(membership& members, const supervision::rules& rules,
+                                    outgoing_actions& out) {
+  std::optional<failure> lost;
+  for (auto& m : members) {
+    if (m.gone || m.abandoned) continue;
+    members.mark_unresponsive(m, "teardown");
+    sometimes(true, coverage_point::teardown_escalates);
+    members.abandon(m);
+    out.announce(lifecycle_kind::survivor, members.rank_of(m), {{"what", m.unresponsive}});
+    out.abandon(m);
+    if (!rules.has_result || members.rank_of(m) != 0 || m.torn_down) continue;
+    lost = make_failure(failure_kind::deadline,
+                        fmt::format("{}: its teardown did not end in time, and the result is lost",
+                                    m.unresponsive));
+    lost->rank = 0;
+    lost->hook = hooks::teardown::name;
+    lost->generation = members.generation().value();
+  }
+  return lost;
+}
+
 stop_at stop_order(const membership& members, const member& m, std::int64_t step, stop_reason why) {
   stop_at order{members.fence_for(m), why, why == stop_reason::none};
   order.at.step = step_id{step};
@@ -415,15 +438,10 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       give_up_unclosed(out);
       break;
     case phase::tearing:
-      for (auto& m : members_) {
-        if (m.gone || m.abandoned) continue;
-        members_.mark_unresponsive(m, "teardown");
-        sometimes(true, coverage_point::teardown_escalates);
-        members_.abandon(m);
-        out.announce(lifecycle_kind::survivor, members_.rank_of(m), {{"what", m.unresponsive}});
-        out.abandon(m);
-      }
+      current_.orderly = false;
       placements_ = placements{};  // every process has its order to end, and is killed
+      if (auto lost = abandon_rest(members_, rules_, out); lost && !failures_.first())
+        fail(std::move(*lost), out);
       flush_if_all_gone(out);
       break;
     case phase::flushing_checkpointer:

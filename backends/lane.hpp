@@ -13,7 +13,7 @@ namespace troupe {
 /// What a lane does at this moment. Any thread may read it while the lane runs.
 struct lane_status {
   bool busy = false;
-  /// Name of the hook in flight, a static text; empty when idle. `bind`, for 0 s: the lane has a
+  /// Name of the hook in flight, a static text; empty when idle. `make`, `bind`: the lane has a
   /// run, and its learner is being made or bound.
   std::string_view hook;
   std::int64_t step = undefined;

@@ -130,8 +130,9 @@ struct rank_failed {
   bool gone = false;  ///< the rank's process has ended too: the rank answers nothing any more
 };
 /// Rank 0 to supervisor: one more value for the caller (add_to_queue). It is in job_outcome::queue,
-/// in the order sent. Late: values that arrive before the rank's torn_down count. Lost: only with
-/// the rank, whose failure is then the outcome.
+/// in the order sent. When a later generation begins before the step of `at`, its hooks queue the
+/// value again, and the supervisor drops this one. Late: values that arrive before the rank's
+/// torn_down count. Lost: only with the rank, whose failure is then the outcome.
 struct queue_value {
   fence at;
   value what;

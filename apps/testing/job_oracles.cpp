@@ -45,6 +45,7 @@ const std::vector<std::string> oracles{
     "a generation has a cause",
     "a planned change redoes no step",
     rows_oracle,
+    queue_oracle,
 };
 
 }  // namespace

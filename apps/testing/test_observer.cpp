@@ -157,6 +157,7 @@ public:
   void ended(const job_outcome& outcome, const complain_fn& complain) override {
     look_at_end(outcome);
     report(complain);
+    if (logs_) look_at_queue(outcome, complain);
     if (logs_ && was_flushed(outcome)) look_at_rows(outcome.loop.steps, complain);
   }
 
@@ -207,6 +208,21 @@ private:
     }
     if (next <= committed)
       complain({rows_oracle, fmt::format("the rows from step {} on are missing", next), committed});
+  }
+
+  // A rank 0 that was lost may have taken values along.
+  void look_at_queue(const job_outcome& outcome, const complain_fn& complain) const {
+    auto last = notes_->began_at;
+    for (const auto& one : outcome.queue) {
+      const auto step = *one.get_if<std::int64_t>();
+      if (step <= last || (outcome.restarts == 0 && step != last + 1))
+        return complain({queue_oracle, fmt::format("the value of step {} comes after that of step "
+                                                   "{}",
+                                                   step, last)});
+      last = step;
+    }
+    if (outcome.ok() && outcome.restarts == 0 && last != outcome.loop.steps)
+      complain({queue_oracle, "the last value is missing", outcome.loop.steps});
   }
 
   void look_at_losses() {

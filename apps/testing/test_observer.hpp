@@ -22,6 +22,7 @@ std::string_view to_string(test_observer w);
 /// The oracles' names.
 inline constexpr const char* observer_oracle = "observers receive what was handled";
 inline constexpr const char* rows_oracle = "each committed step has one row of metrics";
+inline constexpr const char* queue_oracle = "each step has one value in the queue";
 
 /// Each attempt gets such an observer. It must receive the hooks of a rank in the order in which
 /// the rank handled them, and all lifecycle events in order. What it does not receive is counted as

@@ -143,9 +143,13 @@ public:
     return remote_->decide(yes, by, among);
   }
 
-  bool waiting() const noexcept override { return remote_->waiting() || steps_->waiting(); }
+  bool waiting() const noexcept override {
+    return remote_->waiting() || steps_->waiting() || allocating_.load(std::memory_order_relaxed);
+  }
   std::shared_ptr<void> allocate(std::size_t bytes) override {
+    allocating_.store(true, std::memory_order_relaxed);
     await_hosts();
+    allocating_.store(false, std::memory_order_relaxed);
     const auto local = local_->get();
     return local ? local->allocate(bytes) : remote_->allocate(bytes);
   }
@@ -243,6 +247,7 @@ private:
   const std::shared_ptr<hier::steps> steps_;
   std::mutex settling_;
   bool settled_ = false;
+  std::atomic<bool> allocating_{false};
   place at_;  // it stays once it is settled; before, each rank is a block
 };
 

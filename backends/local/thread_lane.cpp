@@ -46,10 +46,11 @@ struct block {
   std::int64_t step = undefined;
   std::chrono::nanoseconds since{0};
 
-  void set_current(const troupe::hook& h) {
+  void set_current(const troupe::hook& h) { set_current(name(h), where(h).step); }
+  void set_current(std::string_view what, std::int64_t at = undefined) {
     const std::lock_guard lock(guard);
-    hook = name(h);
-    step = where(h).step;
+    hook = what;
+    step = at;
     since = now();
   }
   void trace(const troupe::hook& h) {
@@ -87,11 +88,15 @@ public:
                   carry_out_drill, shared_->recipe->text_of_exceptions()}) {}
 
   void run() {
+    shared_->set_current("make");
     make();
+    shared_->set_current("");
     while (auto what = shared_->next()) {
       if (auto* end = std::get_if<closing>(&*what)) return close(std::move(*end));
       if (auto* bound = std::get_if<binding>(&*what)) {
+        shared_->set_current("bind");
         bind(*bound);
+        shared_->set_current("");
       } else {
         handle(std::get<hook_run>(*what));
       }
@@ -210,8 +215,8 @@ public:
 
   lane_status status() const override {
     const std::lock_guard lock(shared_->guard);
-    // Before its first hook a learner is made or bound, which may wait for other processes.
-    if (shared_->hook.empty()) return {shared_->in_flight, shared_->in_flight ? "bind" : ""};
+    if (!shared_->in_flight) return {};
+    if (shared_->hook.empty()) return {true, "bind"};  // its first hook, or `bind`, begins now
     return {true, shared_->hook, shared_->step, shared_->now() - shared_->since};
   }
 

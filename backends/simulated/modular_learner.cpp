@@ -202,7 +202,10 @@ private:
     if (context_.options.elastic.enabled()) keep_point();
     hook_outcome out;
     out.samples = consumed.count;
-    if (options_.logs) out.logged[logged_state] = logged_value(state_.digest());
+    if (options_.logs) {
+      out.logged[logged_state] = logged_value(state_.digest());
+      if (context_.rank == 0) out.queued.emplace_back(h.at.step + 1);
+    }
     return out;
   }
 

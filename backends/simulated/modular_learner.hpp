@@ -47,7 +47,7 @@ struct modular_options {
   std::int64_t samples = 64;
   std::size_t width = 8;
   bool buffers = false;  ///< broadcast the statistic after each step
-  bool logs = false;     ///< log `logged_state` of the state after each step
+  bool logs = false;     ///< after each step log `logged_state` of the state, and queue its number
   /// Call collectives in hooks of batches and epochs, as a user's hooks may, and check the results.
   bool collectives = false;
   /// Called at every hook, in the lane; may throw.

@@ -59,6 +59,7 @@ private:
 struct script {
   std::function<hook_outcome(const hook&, const learner_context&)> at_hook;
   std::function<value()> at_end;
+  std::function<void()> at_make;
   std::function<void()> at_bind;
   std::mutex guard;
   std::vector<std::string> hooks;
@@ -102,6 +103,7 @@ private:
 struct scripted_recipe final : learner_recipe {
   explicit scripted_recipe(std::shared_ptr<script> by) : by(std::move(by)) {}
   std::unique_ptr<learner> make(const learner_context& about) const override {
+    if (by->at_make) by->at_make();
     return std::make_unique<scripted>(by, about);
   }
   /// Keeps only the first line of the text.
@@ -150,8 +152,10 @@ adapter in_line() {
 
 /// A lane with its learner's script and its answers.
 struct stage_of_lane {
-  explicit stage_of_lane(adapter on, const std::function<void(const hook&)>& trace = {})
+  explicit stage_of_lane(adapter on, const std::function<void(const hook&)>& trace = {},
+                         std::function<void()> at_make = {})
       : by(std::move(on)) {
+    what->at_make = std::move(at_make);
     lane_sink sink;
     sink.answered = [in = answers](ran&& what) { in->put(std::move(what)); };
     sink.entered = [in = entered](const hook& h) { in->put(std::string{name(h)}); };
@@ -360,21 +364,28 @@ TEST_CASE("a lane reports the hook in flight and is destroyed without waiting fo
   }
 }
 
-TEST_CASE("a learner waits while it is bound: a lane with a run in flight is busy", "[lane]") {
+TEST_CASE("a learner waits while it is made or bound: the status names it and its time", "[lane]") {
+  const std::string in = GENERATE("make", "bind");
   inbox<bool> reached, gate;
-  stage_of_lane on(threads());
-  on.what->at_bind = [&] {
+  std::atomic<std::int64_t> seconds = 0;
+  const adapter on_threads{
+      std::make_shared<thread_lanes>([&] { return std::chrono::seconds{seconds.load()}; }), {}};
+  const auto wait = [&] {
     reached.put(true);
     gate.get({});
   };
+  stage_of_lane on(on_threads, {}, in == "make" ? wait : std::function<void()>{});
+  if (in == "bind") on.what->at_bind = wait;
   on.work->bind(nullptr, generation_id{2});
   reached.get({});
   CHECK_FALSE(on.work->status().busy);
   on.submit(hooks_at<hooks::restore_state>(0));
+  seconds = 7;
   const auto status = on.work->status();
   CHECK(status.busy);
-  CHECK(status.hook == "bind");
-  CHECK(status.since.count() == 0);
+  CHECK(status.hook == in);
+  CHECK(status.step == undefined);
+  CHECK(status.since == 7s);
   gate.put(true);
   on.answer();
   on.close();

@@ -85,6 +85,7 @@ def story_impossible_shards_are_refused_with_the_fix(folder):
     for words, about in ((["--shards", 2], "raise elastic.shards"), (["--min-ranks", 4], "elastic.min_ranks is 4"),
                          (["--shards", 4, "--communicator", "mpi"], 'communicator "mpi"'),
                          (["--spares", 1], "the ranks of this job are threads"),
+                         ([*PLACED, "--spares", 1], "raise elastic.max_restarts"),
                          (["--spares", 1, "--communicator", "mpi"], "are processes of MPI")):
         _, ended = end(folder, "refused", *words, code=3)
         check_in(about, ended.err)

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -45,6 +46,7 @@ public:
   // What it keeps elsewhere is gone with this; the folder itself is gone before.
   void remove(const std::string& folder) const override {
     if (std::filesystem::exists(folder)) throw std::logic_error("the folder is still there");
+    if (at_remove) at_remove();
     const std::lock_guard lock{mutex};
     removed.push_back(std::filesystem::path{folder}.filename().string());
     if (fails) throw std::runtime_error("the archive is closed");
@@ -57,6 +59,7 @@ public:
   mutable std::vector<std::string> removed;
   bool fails = false;
   bool throws_int = false;
+  std::function<void()> at_remove;
   std::function<void(std::vector<checkpoint_file>&)> spoil;
 
 private:
@@ -190,6 +193,36 @@ TEST_CASE("checkpoints that the policy does not keep: the recipe's format remove
   if (format->fails)
     CHECK_THAT(second.late[0].what,
                Catch::Contains("the checkpoint IO has not removed it: the archive is closed"));
+}
+
+TEST_CASE("a format that is slow to remove its own: the ranks train on meanwhile", "[session]") {
+  const temporary_folder folder;
+  session s{boost::asio::system_executor{}, local_ports(), {.threads = 1}};
+  const auto format = std::make_shared<own_format>();
+  std::promise<void> trained;
+  std::atomic<bool> removes{false}, in_time{false};
+  format->at_remove = [&, after = trained.get_future().share()] {
+    if (!removes.exchange(true))
+      in_time = after.wait_for(std::chrono::seconds{20}) == std::future_status::ready;
+  };
+  auto what = saving_job(folder.path() / "run");
+  what.options.max_epochs = 1'000'000'000;
+  what.options.checkpoint.every_n_steps = 1;
+  what.options.checkpoint.keep_best = 0;
+  job_handle running;
+  what.started = [&](const job_handle& handle) { running = handle; };
+  auto options = on_threads();
+  std::atomic<int> steps{0};
+  options.at_hook = [&](const learner_context& c, const hook& h) {
+    if (c.rank != 0 || name(h) != "on_train_batch_start" || !removes) return;
+    if (++steps != 3) return;
+    trained.set_value();
+    running.stop();
+  };
+  what.recipe = std::make_shared<own_recipe>(options, format);
+  const auto end = s.run(what);
+  CHECK(end.status == job_outcome::ending::stopped);
+  CHECK(in_time);
 }
 
 TEST_CASE("a storage that throws or drops an operation: the fit fails with the reason",

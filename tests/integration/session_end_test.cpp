@@ -1,6 +1,7 @@
 // Goal: destroying a session while a job runs gives one failure of a type of its own, and leaks no
 // thread and no descriptor.
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/use_future.hpp>
 #include <filesystem>
 #include <future>
 #include <iterator>
@@ -120,6 +121,46 @@ TEST_CASE("an observer that does not return: its session is destroyed without wa
   CHECK(destroyed.wait_for(10s) == std::future_status::ready);
   open.set_value();
   destroyed.wait();
+  while (!held{}.within(before)) std::this_thread::yield();
+}
+
+TEST_CASE("two observers that do not return: a job is aborted, and its session is destroyed",
+          "[session]") {
+  using namespace std::chrono_literals;
+  struct stuck final : observer {
+    stuck(std::promise<void>& to, std::shared_future<void> until)
+        : reached(to), opened(std::move(until)) {}
+    void on(const observation&) override {
+      if (!std::exchange(known, true)) reached.set_value();
+      opened.wait();
+    }
+    std::promise<void>& reached;
+    std::shared_future<void> opened;
+    bool known = false;
+  };
+  const held before;
+  std::promise<void> open, reached[2];
+  const auto opened = open.get_future().share();
+  asio::io_context loop;
+  std::optional<session> s{std::in_place, loop.get_executor()};
+  job what;
+  what.options.ranks = 2;
+  what.options.batch_size = 2;
+  what.options.max_epochs = 1'000'000'000;
+  what.options.time.detect = 10ms;
+  what.recipe = std::make_shared<integer_recipe>(integer_options{.can_wait = true});
+  for (auto& one : reached)
+    what.observers.emplace_back([&one, opened] { return std::make_unique<stuck>(one, opened); });
+  auto done = s->async_fit(std::move(what), asio::use_future);
+  for (auto& one : reached) one.get_future().wait();
+  for (const auto& running : s->jobs()) running.abort("enough");
+  auto loops = std::async(std::launch::async, [&] { loop.run(); });
+  const bool ended = done.wait_for(20s) == std::future_status::ready;
+  CHECK(ended);
+  if (ended) CHECK(done.get().survivors.size() == 1);
+  s.reset();
+  open.set_value();
+  loops.wait();
   while (!held{}.within(before)) std::this_thread::yield();
 }
 

@@ -215,6 +215,23 @@ TEST_CASE("user errors are returned as the failure of the outcome", "[session]")
   CHECK_THROWS_AS(s.run(what).rethrow(), user_error);
 }
 
+TEST_CASE("elastic options that would have no effect: the job is refused with the fix",
+          "[session]") {
+  session s{asio::system_executor{}};
+  auto what = integer_job({}, 2);
+  what.options.elastic.max_restarts = -1;
+  const auto negative = s.run(what);
+  REQUIRE_FALSE(negative.ok());
+  CHECK(negative.failed_with->record.code == errc::bad_configuration);
+  CHECK_THAT(negative.failed_with->record.what, Catch::Contains("elastic.max_restarts is -1"));
+  what.options.elastic = {.spares = 1};
+  what.options.placement = placement_kind::processes;
+  const auto unused = s.run(what);
+  REQUIRE_FALSE(unused.ok());
+  CHECK_THAT(unused.failed_with->record.what, Catch::Contains("elastic.spares is 1") &&
+                                                  Catch::Contains("raise elastic.max_restarts"));
+}
+
 TEST_CASE("a hook that hangs is named and the job ends without waiting for it", "[session]") {
   auto stuck = std::make_shared<gate>();
   integer_options options;
@@ -235,6 +252,65 @@ TEST_CASE("a hook that hangs is named and the job ends without waiting for it", 
   REQUIRE(outcome.survivors.size() == 1);
   CHECK(outcome.survivors[0].find("rank 1: on_train_batch_start for ") == 0);
   stuck->open();
+}
+
+TEST_CASE("a learner that is made or bound for ever: the rank is named at the limit of a hook",
+          "[session]") {
+  struct own_recipe final : learner_recipe {
+    struct own final : integer_learner {
+      own(const learner_context& context, gate* at_bind)
+          : integer_learner(context, {.can_wait = true}), at_bind(at_bind) {}
+      void bind(std::shared_ptr<communicator> world, generation_id generation) override {
+        if (at_bind) at_bind->wait();
+        integer_learner::bind(std::move(world), generation);
+      }
+      gate* at_bind;
+    };
+    own_recipe(std::string in, std::shared_ptr<gate> at) : in(std::move(in)), at(std::move(at)) {}
+    std::unique_ptr<learner> make(const learner_context& context) const override {
+      if (context.rank == 1 && in == "make") at->wait();
+      return std::make_unique<own>(context, context.rank == 1 && in == "bind" ? at.get() : nullptr);
+    }
+    std::string in;
+    std::shared_ptr<gate> at;
+  };
+  const std::string in = GENERATE("make", "bind");
+  auto stuck = std::make_shared<gate>();
+  auto what = integer_job({}, 3);
+  what.recipe = std::make_shared<own_recipe>(in, stuck);
+  what.options.time.detect = 20ms;
+  what.options.time.hook_limit = 60ms;
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  const auto outcome = s.run(what);
+  REQUIRE_FALSE(outcome.ok());
+  const auto& first = outcome.failed_with->record;
+  CHECK(first.kind == failure_kind::deadline);
+  CHECK(first.rank == 1);
+  CHECK(first.hook == in);
+  CHECK_THAT(first.what, Catch::StartsWith(in + " has been running for "));
+  stuck->open();
+}
+
+TEST_CASE("a job without files fails: it does not wait for a hook of rank 0", "[session]") {
+  auto stuck = std::make_shared<gate>();
+  integer_options options;
+  options.at_hook = [stuck](const learner_context& c, const hook& h) {
+    if (name(h) != "on_train_batch_start") return;
+    if (c.rank == 0) stuck->wait();
+    stuck->wait_until_reached();
+    throw std::domain_error("disk full");
+  };
+  auto what = integer_job(options, 2);
+  what.options.time.detect = 20ms;
+  what.options.time.hook_limit = 1h;
+  what.options.checkpoint.on_exception = true;
+  session s{asio::system_executor{}};
+  auto done = s.async_fit(std::move(what), asio::use_future);
+  const bool ended = done.wait_for(20s) == std::future_status::ready;
+  CHECK(ended);
+  stuck->open();
+  CHECK(done.get().failed_with->record.what == "disk full");
 }
 
 TEST_CASE("destroying a session with a running job, or assigning to it, ends the job at once",

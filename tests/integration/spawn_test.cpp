@@ -6,6 +6,7 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <future>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -103,6 +104,40 @@ TEST_CASE("an exception of a spawned function keeps its type and there is no res
   });
   CHECK_FALSE(late.returned);
   CHECK_THROWS_AS(late.get(), ruin);
+}
+
+// Rank 0 has returned when rank 1 throws.
+TEST_CASE("a function is called again after a restart: what it queued counts once", "[spawn]") {
+  struct until_returned final : observer {
+    explicit until_returned(std::promise<void>& to) : returned(to) {}
+    void on(const observation& what) override {
+      const auto* life = std::get_if<seen::lifecycle>(&what);
+      if (life && life->event == lifecycle_kind::rank_finished && !std::exchange(known, true))
+        returned.set_value();
+    }
+    std::promise<void>& returned;
+    bool known = false;
+  };
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  std::promise<void> returned;
+  std::atomic<int> calls{0};
+  job what;
+  what.purpose = stage::call;
+  what.options.ranks = 2;
+  what.options.elastic.max_restarts = 1;
+  what.observers = {[&] { return std::make_unique<until_returned>(returned); }};
+  what.recipe = call_recipe([&, once = returned.get_future().share()](rank_context& who) {
+    who.add_to_queue(std::int64_t{who.rank()});
+    if (who.rank() == 0) return;
+    once.wait();
+    if (++calls == 1) throw ruin(1);
+  });
+  const auto outcome = s.run(std::move(what));
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  CHECK(calls == 2);
+  CHECK(outcome.restarts == 1);
+  CHECK(outcome.queue == std::vector<value>{value{0}});
 }
 
 TEST_CASE("a job that calls a function refuses another purpose", "[spawn]") {

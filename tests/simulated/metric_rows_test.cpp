@@ -1,5 +1,5 @@
 // Goal: each committed step has one row of metrics, also when rank 0 is lost while the supervisor's
-// process has not read the rows that it sent.
+// process has not read the rows that it sent. Each step has one value in the queue.
 #include "apps/testing/case.hpp"
 #include "backends/telemetry/metrics_once.hpp"
 
@@ -49,6 +49,24 @@ TEST_CASE("rank 0 is lost while its link is not read: each step has one row",
   }
 }
 
+TEST_CASE("all ranks die: the job goes on from its checkpoint, and each step has one queued value",
+          "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    INFO("seed " << seed);
+    const bool saves = seed % 2 == 0;
+    std::vector<std::int64_t> rows;
+    restarting_job job{{.seed = seed, .checkpoint_every = saves ? 3 : 100, .observer = [&rows] {
+                          return std::make_unique<row_keeper>(rows);
+                        }}};
+    REQUIRE(job.until(0, "backward", 8));
+    if (saves) REQUIRE(job.announced(lifecycle_kind::checkpoint_written, 1));
+    for (std::int32_t r = 0; r < restarting_job::ranks; ++r) job.script.crash(r);
+    std::vector<std::int64_t> queued;
+    for (const auto& one : job.ends_well(2).queue) queued.push_back(*one.get_if<std::int64_t>());
+    CHECK(queued == all_steps());
+  }
+}
+
 TEST_CASE("readers of links are slow and processes die: each committed step has one row",
           "[simulated][restart][campaign]") {
   run_plan plan;
@@ -58,6 +76,7 @@ TEST_CASE("readers of links are slow and processes die: each committed step has 
   const auto r = explore({.ranks = 4, .steps = 12, .max_restarts = 3}, plan, {.runs = 400});
   for (const auto& v : r.violating) UNSCOPED_INFO(to_text(case_of(v, r.variants.front())));
   CHECK(r.held(rows_oracle));
+  CHECK(r.held(queue_oracle));
   CHECK(r.clean());
   CHECK(r.met("slow_reader"));
   CHECK(r.met("a rank shows rows that a lost rank may have taken along"));

@@ -61,7 +61,7 @@ public:
   /// The job is over and every event was read.
   bool ended() const;
   /// Events that were dropped because the reader was slow. Once the job is over, those too that
-  /// were dropped before they reached the stream.
+  /// were dropped before they reached the stream; with job_handle::follow, since the job began.
   std::uint64_t dropped() const;
 
   /// For the session: an observer that fills the stream. Throws user_error when another job has the

@@ -73,8 +73,8 @@ public:
   virtual snapshot read(const std::string& folder) const = 0;
   /// Removes one checkpoint, so that no reader ever finds a part of it. No error if it does not
   /// exist. Refuses folders that are not called `step-...`. The checkpointer removes a folder that
-  /// is not kept through the storage port, and calls this after it: for what the format keeps
-  /// elsewhere.
+  /// is not kept through the storage port, and calls this after it, on the thread that answers the
+  /// removal: for what the format keeps elsewhere.
   virtual void remove(const std::string& folder) const = 0;
   /// What `--resume latest` means in the run's folder `run`: the checkpoint that the link `latest`
   /// names, or if that one is damaged or missing, the newest good one. Throws when there is none.

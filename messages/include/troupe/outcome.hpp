@@ -80,7 +80,9 @@ struct job_outcome {
   std::vector<generation_record> generations;
   snapshot_ptr weights;  ///< rank 0's state at the end of a fit; null otherwise
   value result;          ///< rank 0's: evaluation results, predictions, a spawned function's value
-  std::vector<value> queue;  ///< in the order added
+  /// In the order added. In a job that restarts, what is done again counts once; the set-up hooks
+  /// of new ranks add their values again.
+  std::vector<value> queue;
   /// The best one by checkpoint_policy::monitor when the last one was written. Empty: there is
   /// none.
   std::string best_checkpoint;

@@ -46,6 +46,33 @@ TEST_CASE("failures in any order: the first cause is the earliest that follows f
   } while (std::ranges::next_permutation(order).found);
 }
 
+TEST_CASE("checkpoints fail for days: the first and the newest are kept, and the others counted",
+          "[failure_record]") {
+  failure_record record;
+  const auto fail = [&](const char* hook, std::int64_t step) {
+    auto what = describe(user_error(errc::checkpoint, "the disk is full"));
+    what.hook = hook;
+    what.step = step;
+    record.add_late(std::move(what));
+  };
+  for (std::int64_t step = 1; step <= 1000; ++step) {
+    const auto next = record.next_id();
+    fail("save_checkpoint", step);
+    CHECK(record.late().back().id == next);
+    if (step % 500 == 0) fail("remove_checkpoint", step);
+  }
+  REQUIRE(record.late().size() == 4);
+  CHECK(record.late()[0].step == 1);
+  CHECK(record.late()[0].what == "the disk is full");
+  CHECK(record.late()[2].step == 1000);
+  CHECK_THAT(record.late()[2].what, Catch::Contains("(998 failures like this are left out"));
+  CHECK(record.late()[3].hook == "remove_checkpoint");
+  auto lost = record.late()[2];
+  record.end_job(lost);
+  CHECK(record.first() == lost);
+  CHECK(record.late().size() == 3);
+}
+
 TEST_CASE("a failure that is added as another one never becomes the first cause, even if earlier",
           "[failure_record]") {
   failure_record record;

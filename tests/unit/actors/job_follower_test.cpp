@@ -2,6 +2,7 @@
 // its observations and the clock alone.
 #include "actors/job_follower.hpp"
 
+#include <boost/asio/io_context.hpp>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/catch.hpp"
@@ -111,6 +112,15 @@ TEST_CASE("an evaluation: its progress is no step of training", "[follower]") {
   CHECK(job.status().batch == 50);
   CHECK_FALSE(job.status().samples_per_second);
   CHECK_FALSE(job.status().seconds_left);
+}
+
+TEST_CASE("a stream that follows a job: it counts what was dropped before it", "[follower]") {
+  followed job;
+  boost::asio::io_context loop;
+  const auto stream = std::make_shared<event_stream>(loop.get_executor());
+  job.follower->add(stream, stream->attach()());
+  job.into->finish(3);
+  CHECK(stream->dropped() == 3);
 }
 
 TEST_CASE("many failures and many names of metrics: the newest and the first ones are kept",

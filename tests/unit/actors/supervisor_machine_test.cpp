@@ -222,6 +222,28 @@ TEST_CASE("a rank that closes late but ends in time is not listed as a survivor"
   }
 }
 
+TEST_CASE("rank 0 does not end its teardown in time: a job with a result fails", "[supervisor]") {
+  const bool has_result = GENERATE(true, false);
+  const bool torn = GENERATE(true, false);
+  supervised s{2, {.has_result = has_result}};
+  s.form();
+  for (std::int32_t r : {0, 1}) s.on(rank_finished{s.of(r, 0)});
+  const auto teardown = s.deadline();
+  s.on(torn_down{s.of(1, 0), {}, {}, {}});
+  s.on(supervision::rank_down{1, ""});
+  if (torn) s.on(torn_down{s.of(0, 0), {}, {}, {}});  // with the result; its actor hangs
+  s.on(deadline_passed{teardown});
+  s.flush();
+  REQUIRE(s.completed());
+  CHECK(s.completed()->survivors.size() == 1);
+  CHECK((s.completed()->status == job_outcome::ending::failed) == (has_result && !torn));
+  if (!has_result || torn) return;
+  const auto& first = *s.completed()->first;
+  CHECK(first.kind == failure_kind::deadline);
+  CHECK(first.rank == 0);
+  CHECK(first.what.starts_with(s.completed()->survivors[0] + ": its teardown did not end"));
+}
+
 TEST_CASE("abort: the checkpointer has the time of a teardown to finish", "[supervisor]") {
   supervised s;
   s.form();

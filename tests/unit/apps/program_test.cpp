@@ -211,6 +211,7 @@ TEST_CASE("config validate finds values that no fit takes", "[program]") {
   const auto file = (folder.path() / "job.toml").string();
   for (const auto& [text, part] : std::initializer_list<std::pair<const char*, const char*>>{
            {"placement = 'threads'\n[elastic]\nspares = 1\n", "elastic.spares is 1"},
+           {"placement = 'processes'\n[elastic]\nspares = 1\n", "raise elastic.max_restarts"},
            {"max_time = 'long'\n", "max_time"},
            {"[time]\ndetect_seconds = 10\nhook_limit_seconds = 10\n", "time.hook_limit_seconds"},
            {"placement = 'simulated'\n", "placement"}}) {

@@ -79,9 +79,11 @@ TEST_CASE("memory of ranks that look for their hosts is that of the host") {
   std::shared_ptr<void> here;
   std::thread lane{[&] { here = job.all->allocate(4096); }};
   job.finder->wait_until_asked();
+  CHECK(job.all->waiting());
   const auto other = job.open(1);
   lane.join();
   CHECK(here);
+  CHECK_FALSE(job.all->waiting());
   auto right = job.memory;
   const auto work = job.all->all_reduce(job.data, reduction::sum);
   other->all_reduce({right.data(), right.size(), dtype::f32}, reduction::sum)->wait();
