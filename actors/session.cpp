@@ -172,6 +172,19 @@ void identify(job& what) {
 
 }  // namespace
 
+void fail_by_result(job_outcome& ended, const std::string& function) {
+  try {
+    std::throw_with_nested(user_error(
+        errc::bad_usage,
+        fmt::format("the result of \"{}\" does not fit the type that its caller expects: give the "
+                    "remote_function the same types in the caller and in the ranks",
+                    function)));
+  } catch (...) {
+    ended.status = job_outcome::ending::failed;
+    ended.failed_with = refused(std::current_exception()).failed_with;
+  }
+}
+
 session::session(executor_type executor, ports world, session_options options)
     : engine_([&] {
         if (options.threads == 0)
