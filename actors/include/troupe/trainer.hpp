@@ -258,6 +258,7 @@ std::optional<int> run_rank_if_child(int count, const char* const* arguments,
 ///   thread. It returns the outcome or the first failure; it does not throw what a rank throws.
 /// - Evaluation starts from the weights of the last fit that did not fail, from `resume`, or from
 ///   the module's own. It fails after a fit without checkpoint.enabled, which keeps no weights.
+///   A `resume` or `initial` that was changed after the last fit counts in place of its weights.
 /// - With placement_kind::processes main begins with one line (troupe/trainer.hpp).
 ///
 /// Not thread-safe; several trainers may run at once.
@@ -307,6 +308,8 @@ private:
   trainer_options options_;
   job_context context_;
   ports world_;
+  /// `resume` and `initial` of the last fit.
+  std::pair<std::optional<std::string>, snapshot_ptr> begun_with_;
   snapshot_ptr trained_;
   bool untrained_ = false;  // the last fit left no weights
 };
