@@ -202,7 +202,7 @@ inline job with_handle(job what, job_handle& into) {
 
 /// What a rank's process brings along: the way to its recipe, the program's own ports, and the
 /// functions that it can call. `recipe` and `world` are called once, after the arguments are known
-/// to be a rank's.
+/// to be a rank's; in a process that a launcher has placed, once for each job.
 struct rank_process_options {
   rank_process_options() = default;
   /// `make()` makes the program's recipe. Programs with several take `make(job::recipe_text)`.

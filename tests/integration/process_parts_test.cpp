@@ -1,0 +1,93 @@
+// Goal: what a rank's process brings along is made once.
+#include <boost/asio/io_context.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+
+#include "tests/support/integer_learner.hpp"
+#include "tests/support/runner.hpp"
+#include "tests/support/temporary_folder.hpp"
+#include "troupe/session.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+recipe_ptr recipe_named(const std::string&) {
+  return std::make_shared<integer_recipe>(integer_options{.can_wait = true});
+}
+
+// The calls in all processes of a job are counted in the file that this names.
+constexpr const char* counts = "TROUPE_TEST_COUNTS";
+void count_call(const std::string& what) {
+  if (const auto* file = std::getenv(counts)) std::ofstream{file, std::ios::app} << what + "\n";
+}
+
+/// The rendezvous `shm`, which counts its calls.
+struct counted_kind : rendezvous_kind {
+  explicit counted_kind(std::shared_ptr<rendezvous_kind> inner) : inner_(std::move(inner)) {}
+  std::string_view name() const override { return "counted"; }
+  std::string unusable() const override { return {}; }
+  std::shared_ptr<rendezvous> arrange(const rendezvous_options& how) const override {
+    return inner_->arrange(how);
+  }
+  std::shared_ptr<communicator_backend> join(const std::string& address,
+                                             const std::vector<int>& descriptors) const override {
+    count_call("join");
+    return inner_->join(address, descriptors);
+  }
+
+private:
+  std::shared_ptr<rendezvous_kind> inner_;
+};
+ports counted_ports() {
+  auto world = local_ports();
+  world.use(std::make_shared<counted_kind>(world.rendezvous_kinds.front()));
+  return world;
+}
+ports ports_of_rank() {
+  count_call("world");
+  return counted_ports();
+}
+
+job in_processes(const std::string& recipe, std::int32_t ranks) {
+  job what;
+  what.options.ranks = ranks;
+  what.options.batch_size = 2;
+  what.options.placement = placement_kind::processes;
+  what.recipe_text = recipe;
+  what.recipe = recipe_named(recipe);
+  return what;
+}
+job_outcome run(job what) {
+  boost::asio::io_context loop;
+  session s{loop.get_executor(), counted_ports()};
+  return s.run(std::move(what));
+}
+
+}  // namespace
+
+TEST_CASE("a process with several shards makes its ports and joins its communicator once") {
+  const temporary_folder folder;
+  const auto file = (folder.path() / "counts").string();
+  auto what = in_processes("integers", 2);
+  what.options.elastic.shards = 4;
+  what.options.communicator = own_name{"counted"};
+  ::setenv(counts, file.c_str(), 1);
+  const auto outcome = run(what);
+  ::unsetenv(counts);
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  std::map<std::string, int> calls;
+  std::ifstream in{file};
+  for (std::string line; std::getline(in, line);) ++calls[line];
+  CHECK(calls == std::map<std::string, int>{{"join", 2}, {"world", 2}});
+}
+
+int main(int count, char** arguments) {
+  const rank_process_options home{recipe_named, ports_of_rank};
+  if (const auto code = run_rank_if_child(count, arguments, home)) return *code;
+  return run_tests(count, arguments);
+}
