@@ -227,7 +227,7 @@ void rank_state::report(closed_generation m) {
 }
 
 void rank_state::report(torn_down m) {
-  m.result = std::move(result);
+  if (setup.plan.rank == 0) m.result = std::move(result);
   m.last = machine->fit().loop().last;
   send_up(std::move(m));
 }

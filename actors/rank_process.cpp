@@ -55,6 +55,7 @@ struct watched {
   /// ended.
   std::shared_ptr<dropped_observations> dropped = std::make_shared<dropped_observations>();
   checkpointer_actor checkpointer;  ///< may be invalid
+  std::int32_t number = 0;          ///< the rank's
   incarnation_id incarnation;
   std::atomic<bool> ended{false};  ///< rank_ended is sent
 };
@@ -81,6 +82,7 @@ struct supervisor_proxy {
   void down(const caf::actor_addr& who, const std::string& why);
   void torn(const torn_down& m);
   void queue(const queue_value& m);
+  void not_sent(const fence& at);
   void flush_others();
   void say_dropped();
   void go_on_ending();
@@ -101,15 +103,20 @@ void supervisor_proxy::watch() {
   }
 }
 
-// A value that cannot be encoded is the rank's failure.
 void supervisor_proxy::queue(const queue_value& m) {
   try {
     report(m);
   } catch (const user_error&) {
-    caught why{describe(std::current_exception()), std::current_exception()};
-    why.record.generation = m.at.generation.value();
-    report(rank_failed{m.at, std::make_shared<const caught>(std::move(why))});
+    not_sent(m.at);
   }
+}
+
+// In a handler: a value that cannot be encoded is the rank's failure.
+void supervisor_proxy::not_sent(const fence& at) {
+  caught why{describe(std::current_exception()), std::current_exception()};
+  why.record.rank = all->number;
+  why.record.generation = at.generation.value();
+  report(rank_failed{at, std::make_shared<const caught>(std::move(why))});
 }
 
 void supervisor_proxy::torn(const torn_down& m) {
@@ -147,7 +154,7 @@ void supervisor_proxy::go_on_ending() {
     try {
       report(*m);
     } catch (const user_error&) {
-      m->late.push_back(describe(std::current_exception()));
+      not_sent(m->at);
       m->result = {};
       report(*std::move(m));
     }
@@ -271,6 +278,7 @@ void rank_host::inside::settle(const rank_spec& brief) {
   if (!added) return;
   auto& [all, stand_in] = at->second;
   all = std::make_shared<watched>();
+  all->number = brief.rank;
   all->incarnation = brief.incarnation;
   rank_setup setup;
   setup.plan = {brief.job, brief.rank, brief.incarnation,

@@ -161,8 +161,9 @@ struct rank_busy {
   bool overdue = false;
 };
 /// Rank to supervisor, the answer to tear_down and the rank's last message: the lane has ended and
-/// everything of the rank is released. `late` holds failures of the teardown itself, `last` the
-/// last reduced metrics that the rank knew. Late or lost: the rank is listed as a survivor.
+/// everything of the rank is released. `result` is rank 0's. `late` holds failures of the teardown
+/// itself, `last` the last reduced metrics that the rank knew. Late or lost: the rank is listed as
+/// a survivor.
 struct torn_down {
   fence at;
   value result;

@@ -1,4 +1,5 @@
-// Goal: what a rank's process brings along is made once.
+// Goal: what a rank's process brings along is made once, and what its ranks return reaches the
+// caller or fails the job.
 #include <boost/asio/io_context.hpp>
 #include <cstdlib>
 #include <fstream>
@@ -16,7 +17,17 @@ using namespace troupe::testing;
 
 namespace {
 
-recipe_ptr recipe_named(const std::string&) {
+recipe_ptr result_of_own_type(std::int32_t on) {
+  return call_recipe([on](rank_context& who) -> value {
+    if (who.rank() == on) return value_user{std::make_shared<const std::any>(1)};
+    return 7;
+  });
+}
+
+// The name is the text of the recipe.
+recipe_ptr recipe_named(const std::string& name) {
+  if (name == "own type on rank 0") return result_of_own_type(0);
+  if (name == "own type on rank 1") return result_of_own_type(1);
   return std::make_shared<integer_recipe>(integer_options{.can_wait = true});
 }
 
@@ -69,6 +80,26 @@ job_outcome run(job what) {
 }
 
 }  // namespace
+
+TEST_CASE("rank 0's result cannot be sent from its process: the job fails with the reason") {
+  auto what = in_processes("own type on rank 0", 2);
+  what.purpose = stage::call;
+  const auto outcome = run(what);
+  REQUIRE(outcome.failed_with);
+  CHECK_THAT(outcome.failed_with->record.what,
+             Catch::Contains("cannot be sent from its rank's process"));
+  CHECK(outcome.failed_with->record.rank == 0);
+  CHECK(outcome.failed_with->record.type == "troupe::user_error");
+}
+
+TEST_CASE("a result of another rank than 0 is not sent") {
+  auto what = in_processes("own type on rank 1", 2);
+  what.purpose = stage::call;
+  const auto outcome = run(what);
+  REQUIRE(outcome.ok());
+  CHECK(outcome.result == value{7});
+  CHECK(outcome.late.empty());
+}
 
 TEST_CASE("a process with several shards makes its ports and joins its communicator once") {
   const temporary_folder folder;
