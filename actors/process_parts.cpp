@@ -101,6 +101,17 @@ std::shared_ptr<communicator_backend> communicators_of(const ports& world,
                                is.empty() ? "one of no known identity" : is));
 }
 
+// Compares what is known of both.
+recipe_ptr same_recipe(recipe_ptr made, const std::string& wanted) {
+  try {
+    const auto is = made->identity();
+    if (!wanted.empty() && !is.empty() && is != wanted) refuse_recipe(wanted, is);
+    return made;
+  } catch (...) {
+    return std::make_shared<no_recipe>(std::current_exception());
+  }
+}
+
 process_parts::place place_of(const rank_process_options& home, const rendezvous_info& where,
                               const std::vector<int>& descriptors) {
   try {
@@ -137,7 +148,7 @@ void process_parts::warm(const warm_up& needs) {
 
 recipe_ptr process_parts::recipe(const rank_spec& brief) {
   if (!recipe_) recipe_ = recipe_of(by_, brief);
-  return recipe_;
+  return same_recipe(recipe_, brief.identity);
 }
 
 const process_parts::place& process_parts::meet(const rank_spec& brief,

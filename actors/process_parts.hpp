@@ -25,7 +25,7 @@ public:
 
   /// Makes the recipe, and loads what its ranks will need. The first rank reports what fails here.
   void warm(const warm_up& needs);
-  /// The recipe.
+  /// The recipe; one that fails its ranks if it has another identity than the job's.
   recipe_ptr recipe(const rank_spec& brief);
   /// The ports and the communicators; `descriptors` are those of the process.
   const place& meet(const rank_spec& brief, const std::vector<int>& descriptors);

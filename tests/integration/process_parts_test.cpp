@@ -1,9 +1,10 @@
-// Goal: what a rank's process brings along is made once, and what its ranks return reaches the
-// caller or fails the job.
+// Goal: what a rank's process brings along is made once and compared with the job's, and what its
+// ranks return reaches the caller or fails the job.
 #include <boost/asio/io_context.hpp>
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <string_view>
 
 #include "tests/support/integer_learner.hpp"
 #include "tests/support/runner.hpp"
@@ -17,6 +18,14 @@ using namespace troupe::testing;
 
 namespace {
 
+bool is_child = false;  // this process was started as a rank by this program
+
+/// Has another identity in a rank's process than in the caller's.
+struct of_two_kinds : integer_recipe {
+  of_two_kinds() : integer_recipe({.can_wait = true}) {}
+  std::string identity() const override { return is_child ? "integers(4)" : "integers(8)"; }
+};
+
 recipe_ptr result_of_own_type(std::int32_t on) {
   return call_recipe([on](rank_context& who) -> value {
     if (who.rank() == on) return value_user{std::make_shared<const std::any>(1)};
@@ -26,6 +35,7 @@ recipe_ptr result_of_own_type(std::int32_t on) {
 
 // The name is the text of the recipe.
 recipe_ptr recipe_named(const std::string& name) {
+  if (name == "of two kinds") return std::make_shared<of_two_kinds>();
   if (name == "own type on rank 0") return result_of_own_type(0);
   if (name == "own type on rank 1") return result_of_own_type(1);
   return std::make_shared<integer_recipe>(integer_options{.can_wait = true});
@@ -81,6 +91,14 @@ job_outcome run(job what) {
 
 }  // namespace
 
+TEST_CASE("a recipe made of a text has another identity than the job's: the job is refused") {
+  const auto outcome = run(in_processes("of two kinds", 1));
+  REQUIRE(outcome.failed_with);
+  CHECK_THAT(outcome.failed_with->record.what, Catch::Contains("the job's recipe is integers(8)") &&
+                                                   Catch::Contains("makes integers(4)"));
+  CHECK_THROWS_AS(outcome.rethrow(), user_error);
+}
+
 TEST_CASE("rank 0's result cannot be sent from its process: the job fails with the reason") {
   auto what = in_processes("own type on rank 0", 2);
   what.purpose = stage::call;
@@ -118,6 +136,7 @@ TEST_CASE("a process with several shards makes its ports and joins its communica
 }
 
 int main(int count, char** arguments) {
+  is_child = count > 1 && std::string_view{arguments[1]} == "--troupe-rank";
   const rank_process_options home{recipe_named, ports_of_rank};
   if (const auto code = run_rank_if_child(count, arguments, home)) return *code;
   return run_tests(count, arguments);

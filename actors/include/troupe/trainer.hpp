@@ -243,10 +243,10 @@ private:
 /// - Without the line every job with placement_kind::processes is refused (bad_configuration), with
 ///   a text that shows it. A process that was started as a rank starts no job, of whatever
 ///   placement (bad_configuration as well).
-/// - The job fails (bad_configuration) when `make_recipe()` has another identity than the job's
-///   recipe (learner_recipe::identity). What an identity does not contain is not compared: there
-///   ranks train what `make_recipe()` makes, whatever the job's caller passed
-///   (troupe/strategy.hpp).
+/// - The job fails (bad_configuration) when what is made has another identity than the job's recipe
+///   (learner_recipe::identity); where it is made of a recipe_text, both must be known. What an
+///   identity does not contain is not compared: there ranks train what `make_recipe()` makes,
+///   whatever the job's caller passed (troupe/strategy.hpp).
 std::optional<int> run_rank_if_child(int count, const char* const* arguments,
                                      const rank_process_options& home);
 

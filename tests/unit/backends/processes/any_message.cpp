@@ -159,6 +159,7 @@ link_message any_message(std::uint64_t seed, std::size_t index) {
                        d.options(),
                        d.text(),
                        d.text(),
+                       d.text(),
                        {d.text(), d.text()},
                        d.yes(),
                        d.yes(),
