@@ -390,7 +390,8 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
       [&s](const stop_vote& m) { s.feed(m); },
       [&s](const rank_failed& m) { s.failed(m); },
       [&s](const queue_value& m) {
-        if (s.of_rank_0(m.at)) s.outcome.queue.push_back(m.what);
+        auto& queue = s.outcome.queue;
+        if (s.of_rank_0(m.at)) queue.insert(queue.end(), m.what.begin(), m.what.end());
       },
       [&s](const flushed& m) { s.on_flushed(m); },
       [&s](const process_changed& m) { s.feed(m); },

@@ -129,12 +129,12 @@ struct rank_failed {
   std::shared_ptr<const caught> local;
   bool gone = false;  ///< the rank's process has ended too: the rank answers nothing any more
 };
-/// Rank 0 to supervisor: one more value for the caller (add_to_queue). It is in job_outcome::queue,
-/// in the order sent. Late: values that arrive before the rank's torn_down count. Lost: only with
-/// the rank, whose failure is then the outcome.
+/// Rank 0 to supervisor: the values that one run of hooks has queued for the caller (add_to_queue).
+/// They are in job_outcome::queue, in the order sent. Late: values that arrive before the
+/// rank's torn_down count. Lost: only with the rank, whose failure is then the outcome.
 struct queue_value {
   fence at;
-  value what;
+  std::vector<value> what;
 };
 /// Rank to supervisor, the answer to close_generation: the lane is idle, so the rank can be taken
 /// down, or take part in the next generation. Late or lost: the closing deadline passes.

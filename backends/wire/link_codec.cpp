@@ -62,6 +62,8 @@ private:
     put(std::uint64_t{xs.size()});
     for (const auto& x : xs) put(x);
   }
+  // As one attachment, because their number is bounded.
+  void put(const std::vector<value>& xs) { put(value{value_list{xs}}); }
   template <class Key, class T>
   void put(const std::map<Key, T>& xs) {
     put(std::uint64_t{xs.size()});
@@ -169,6 +171,13 @@ private:
       xs.push_back(std::move(x));
     }
     --depth_;
+  }
+  void get(std::vector<value>& xs) {
+    value all;
+    get(all);
+    const auto* list = all.get_if<value_list>();
+    if (!list) fail("values are no list");
+    xs = list->items;
   }
   template <class T>
   void get(std::set<T>& xs) {

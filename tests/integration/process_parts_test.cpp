@@ -1,5 +1,5 @@
 // Goal: what a rank's process brings along is made once and compared with the job's, and what its
-// ranks return reaches the caller or fails the job.
+// ranks return and queue reaches the caller or fails the job.
 #include <boost/asio/io_context.hpp>
 #include <cstdlib>
 #include <fstream>
@@ -19,6 +19,12 @@ using namespace troupe::testing;
 namespace {
 
 bool is_child = false;  // this process was started as a rank by this program
+
+std::int64_t queue_many(rank_context& who, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) who.add_to_queue(i);
+  return count;
+}
+const remote_function queueing{"queueing", queue_many};
 
 /// Has another identity in a rank's process than in the caller's.
 struct of_two_kinds : integer_recipe {
@@ -119,6 +125,16 @@ TEST_CASE("a result of another rank than 0 is not sent") {
   CHECK(outcome.late.empty());
 }
 
+TEST_CASE("a function in a rank's process queues 100,000 values: all arrive") {
+  boost::asio::io_context loop;
+  session s{loop.get_executor()};
+  auto outcome = s.spawn(in_processes("", 1).options, queueing, 100'000);
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  REQUIRE(outcome.queue.size() == 100'000);
+  CHECK(outcome.queue.front() == value{0});
+  CHECK(outcome.queue.back() == value{99'999});
+}
+
 TEST_CASE("a process with several shards makes its ports and joins its communicator once") {
   const temporary_folder folder;
   const auto file = (folder.path() / "counts").string();
@@ -137,7 +153,8 @@ TEST_CASE("a process with several shards makes its ports and joins its communica
 
 int main(int count, char** arguments) {
   is_child = count > 1 && std::string_view{arguments[1]} == "--troupe-rank";
-  const rank_process_options home{recipe_named, ports_of_rank};
+  rank_process_options home{recipe_named, ports_of_rank};
+  home.functions = {queueing};
   if (const auto code = run_rank_if_child(count, arguments, home)) return *code;
   return run_tests(count, arguments);
 }

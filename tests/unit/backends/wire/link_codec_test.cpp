@@ -68,7 +68,7 @@ TEST_CASE("the record of an exception is sent and the exception is not") {
 
 TEST_CASE("sending a value of a user's type is a user error") {
   const value mine = value_user{std::make_shared<const std::any>(1)};
-  CHECK_THROWS_AS(pack(queue_value{{}, mine}, nullptr), user_error);
+  CHECK_THROWS_AS(pack(queue_value{{}, {mine}}, nullptr), user_error);
 }
 
 TEST_CASE("a mutated message is refused or decodes to a message that encodes to itself") {
