@@ -132,9 +132,11 @@ class event_stream;
 /// What is around a job: its files, its first weights, and the observers that follow it. A session
 /// gets it with each job, a trainer once for all of its jobs.
 struct job_context {
-  /// Checkpoints go to `<run_folder>/checkpoints`, relative to the root of `ports::files`. Empty:
-  /// no files. A fit that does not resume is refused where there is a good checkpoint already, and
-  /// any fit where another job of the session writes.
+  /// Checkpoints go to `<run_folder>/checkpoints`, relative to the root of `ports::files`
+  /// (local_ports: the folder of the process when it was called). They are looked up and read in
+  /// the present folder, so a program that changes it (chdir) gives absolute paths, here and in
+  /// `resume`. Empty: no files. A fit that does not resume is refused where there is a good
+  /// checkpoint already, and any fit where another job of the session writes.
   std::string run_folder;
   /// The checkpoint to resume (fit), or to take the weights from (validate, test, predict):
   /// - a checkpoint's folder;
