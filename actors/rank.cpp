@@ -227,7 +227,7 @@ void rank_state::report(closed_generation m) {
 }
 
 void rank_state::report(torn_down m) {
-  m.result = std::move(result);
+  if (setup.plan.rank == 0) m.result = std::move(result);
   m.last = machine->fit().loop().last;
   send_up(std::move(m));
 }
@@ -235,8 +235,8 @@ void rank_state::report(torn_down m) {
 void rank_state::answered(ran& what) {
   measure(what);
   if (hooks_wanted) show_handled(what);
-  if (setup.plan.rank == 0)
-    for (auto& v : what.outcome.queued) queued.push_back({what.at, std::move(v)});
+  if (setup.plan.rank == 0 && !what.outcome.queued.empty())
+    queued.push_back({what.at, std::move(what.outcome.queued)});
   if (what.failed_with) what.failed_with->record.id = keep(what.failed_with->original);
   after_run.clear();
   const auto before = machine->fit().point().number;

@@ -9,8 +9,8 @@
 #include <set>
 #include <utility>
 
-#include "actors/job_check.hpp"
 #include "actors/observer.hpp"
+#include "actors/process_parts.hpp"
 #include "actors/rank.hpp"
 #include "actors/snapshot_sender.hpp"
 #include "backends/launcher.hpp"
@@ -21,91 +21,11 @@ namespace troupe {
 
 namespace {
 
-// In place of a recipe that could not be made: the rank fails where its learner is made.
-class no_recipe : public learner_recipe {
-public:
-  explicit no_recipe(std::exception_ptr why) : why_(std::move(why)) {}
-  std::unique_ptr<learner> make(const learner_context&) const override {
-    std::rethrow_exception(why_);
-  }
-
-private:
-  std::exception_ptr why_;
-};
-
-// In place of a communicator that could not be joined: the rank fails when it opens it.
-class no_communicator : public communicator_backend {
-public:
-  explicit no_communicator(std::exception_ptr why) : why_(std::move(why)) {}
-  std::string_view name() const override { return "none"; }
-  std::string unusable() const override { return "the ranks' processes could not connect"; }
-  std::shared_ptr<communicator> open(const group_description&) override {
-    std::rethrow_exception(why_);
-  }
-
-private:
-  std::exception_ptr why_;
-};
-
-const named_function* function_of(const rank_process_options& home, const std::string& identity) {
-  const auto found = std::ranges::find(home.functions, identity, &named_function::identity);
-  return found != home.functions.end() ? &*found : nullptr;
-}
-
 // How tensors in the arguments of those functions are read.
 const tensor_bytes* tensors_of(const std::vector<named_function>& functions) {
   const auto found =
       std::ranges::find_if(functions, [](const auto& f) { return f.tensors() != nullptr; });
   return found != functions.end() ? found->tensors() : nullptr;
-}
-
-recipe_ptr recipe_of(const rank_process_options& home, const std::string& text) {
-  try {
-    auto made = home.recipe ? home.recipe(text) : nullptr;
-    if (!made)
-      throw user_error(errc::bad_configuration,
-                       "the program's run_rank_if_child has no recipe for its ranks");
-    return made;
-  } catch (...) {
-    return std::make_shared<no_recipe>(std::current_exception());
-  }
-}
-
-[[noreturn]] void refuse_call(const rank_process_options& home, const std::string& identity) {
-  std::string known;
-  for (const auto& one : home.functions)
-    known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", one.name());
-  throw user_error(errc::bad_configuration,
-                   fmt::format("the program's run_rank_if_child does not know the {}: put it into "
-                               "rank_process_options::functions, which holds {}",
-                               identity, known.empty() ? "none" : known));
-}
-
-recipe_ptr recipe_of(const rank_process_options& home, const rank_spec& brief) {
-  if (!named_function::is_identity(brief.recipe)) return recipe_of(home, brief.recipe);
-  try {
-    if (const auto* called = function_of(home, brief.recipe))
-      return called->recipe(brief.arguments);
-    refuse_call(home, brief.recipe);
-  } catch (...) {
-    return std::make_shared<no_recipe>(std::current_exception());
-  }
-}
-
-std::shared_ptr<communicator_backend> communicators_of(const ports& world,
-                                                       const rendezvous_info& where,
-                                                       const std::vector<int>& descriptors) {
-  for (const auto& kind : world.rendezvous_kinds) {
-    if (kind->name() != where.communicator) continue;
-    if (auto joined = kind->join(where.address, descriptors)) return joined;
-    throw user_error(errc::bad_usage,
-                     fmt::format("the rendezvous kind \"{}\" joined no communicator: "
-                                 "rendezvous_kind::join returned null; return one, or throw the "
-                                 "reason",
-                                 where.communicator));
-  }
-  throw user_error(errc::device,
-                   fmt::format("a rank's process has no communicator \"{}\"", where.communicator));
 }
 
 // Sends observations to the observers in the supervisor's process. Progress and hooks may be
@@ -135,6 +55,7 @@ struct watched {
   /// ended.
   std::shared_ptr<dropped_observations> dropped = std::make_shared<dropped_observations>();
   checkpointer_actor checkpointer;  ///< may be invalid
+  std::int32_t number = 0;          ///< the rank's
   incarnation_id incarnation;
   std::atomic<bool> ended{false};  ///< rank_ended is sent
 };
@@ -161,6 +82,7 @@ struct supervisor_proxy {
   void down(const caf::actor_addr& who, const std::string& why);
   void torn(const torn_down& m);
   void queue(const queue_value& m);
+  void not_sent(const fence& at);
   void flush_others();
   void say_dropped();
   void go_on_ending();
@@ -181,15 +103,20 @@ void supervisor_proxy::watch() {
   }
 }
 
-// A value that cannot be encoded is the rank's failure.
 void supervisor_proxy::queue(const queue_value& m) {
   try {
     report(m);
   } catch (const user_error&) {
-    caught why{describe(std::current_exception()), std::current_exception()};
-    why.record.generation = m.at.generation.value();
-    report(rank_failed{m.at, std::make_shared<const caught>(std::move(why))});
+    not_sent(m.at);
   }
+}
+
+// In a handler: a value that cannot be encoded is the rank's failure.
+void supervisor_proxy::not_sent(const fence& at) {
+  caught why{describe(std::current_exception()), std::current_exception()};
+  why.record.rank = all->number;
+  why.record.generation = at.generation.value();
+  report(rank_failed{at, std::make_shared<const caught>(std::move(why))});
 }
 
 void supervisor_proxy::torn(const torn_down& m) {
@@ -227,7 +154,7 @@ void supervisor_proxy::go_on_ending() {
     try {
       report(*m);
     } catch (const user_error&) {
-      m->late.push_back(describe(std::current_exception()));
+      not_sent(m->at);
       m->result = {};
       report(*std::move(m));
     }
@@ -305,15 +232,13 @@ struct rank_host::inside {
   };
 
   launcher_client& parent;
-  const rank_process_options& home;
   caf::actor_system& system;
-  recipe_ptr recipe;
+  process_parts parts;
   std::map<incarnation_id, resident> residents;
   std::shared_ptr<trace_gate> gate;  // null where nothing may wait
 
   std::shared_ptr<const job> job_of(const rank_spec& brief);
   void settle(const rank_spec& brief);
-  void warm(const warm_up& needs);
 
   template <class T>
   void pass(T& m) {
@@ -331,23 +256,11 @@ struct rank_host::inside {
   }
 };
 
-void rank_host::inside::warm(const warm_up& needs) {
-  if (recipe || named_function::is_identity(needs.recipe)) return;
-  recipe = recipe_of(home, needs.recipe);
-  try {
-    recipe->warm_up(needs.options);
-  } catch (...) {
-    return;  // the first rank fails in the same way, and reports it
-  }
-}
-
-// All ranks of a process share the recipe, because they belong to one job.
 std::shared_ptr<const job> rank_host::inside::job_of(const rank_spec& brief) {
-  if (!recipe) recipe = recipe_of(home, brief);
   auto what = std::make_shared<job>();
   what->purpose = brief.purpose;
   what->options = brief.options;
-  what->recipe = recipe;
+  what->recipe = parts.recipe(brief);
   if (!brief.resume.empty()) what->resume = brief.resume;
   what->initial = brief.initial;
   what->trace = [parent = &parent, traced = brief.traced, gate = gate](std::int32_t rank,
@@ -361,23 +274,19 @@ std::shared_ptr<const job> rank_host::inside::job_of(const rank_spec& brief) {
 }
 
 void rank_host::inside::settle(const rank_spec& brief) {
-  const auto [place, added] = residents.try_emplace(brief.incarnation);
+  const auto [at, added] = residents.try_emplace(brief.incarnation);
   if (!added) return;
-  auto& [all, stand_in] = place->second;
+  auto& [all, stand_in] = at->second;
   all = std::make_shared<watched>();
+  all->number = brief.rank;
   all->incarnation = brief.incarnation;
   rank_setup setup;
   setup.plan = {brief.job, brief.rank, brief.incarnation,
                 make_plan(brief.options, brief.purpose, brief.resume), derive(brief.options.time)};
   setup.what = job_of(brief);
-  try {
-    setup.world = home.world();
-    check_ports(setup.world);
-    setup.communicators = communicators_of(setup.world, brief.meets, parent.descriptors());
-  } catch (...) {
-    setup.world = local_ports();
-    setup.communicators = std::make_shared<no_communicator>(std::current_exception());
-  }
+  const auto& place = parts.meet(brief, parent.descriptors());
+  setup.world = place.world;
+  setup.communicators = place.communicators;
   parent.carry(setup.what->recipe->tensors());
   auto& control = parent.control();
   setup.supervisor = spawn_home(system, control, all);
@@ -400,9 +309,8 @@ void rank_host::inside::settle(const rank_spec& brief) {
 rank_host::rank_host(launcher_client& parent, const rank_process_options& home,
                      caf::actor_system& system)
     : inside_(new inside{parent,
-                         home,
                          system,
-                         {},
+                         process_parts{home},
                          {},
                          parent.has_threads() ? std::make_shared<trace_gate>() : nullptr}) {
   parent.control().send(process_ready{});
@@ -415,7 +323,7 @@ rank_host::~rank_host() {
 
 void rank_host::receive(link_message&& what) {
   if (const auto* brief = std::get_if<rank_spec>(&what)) return inside_->settle(*brief);
-  if (const auto* needs = std::get_if<warm_up>(&what)) return inside_->warm(*needs);
+  if (const auto* needs = std::get_if<warm_up>(&what)) return inside_->parts.warm(*needs);
   std::visit([this](auto& order) { inside_->pass(order); }, what);
 }
 
@@ -462,21 +370,6 @@ int run_placed_rank(std::int32_t rank, const std::string& join_info,
     if (!has_lived) throw;
     return 1;  // the first process has reported why
   }
-}
-
-std::function<recipe_ptr(const std::string&)> rank_process_options::the_only_recipe(
-    std::function<recipe_ptr()> make) {
-  return [make = std::move(make)](const std::string& wanted) {
-    auto made = make();
-    if (const auto is = made ? made->identity() : std::string{}; is != wanted)
-      throw user_error(errc::bad_configuration,
-                       fmt::format("the job's recipe is {}, but troupe::run_rank_if_child at the "
-                                   "beginning of main makes {}: give both the same module, data "
-                                   "and arguments",
-                                   wanted.empty() ? "of no known identity" : wanted,
-                                   is.empty() ? "one of no known identity" : is));
-    return made;
-  };
 }
 
 std::optional<int> run_rank_if_child(int count, const char* const* arguments,

@@ -66,6 +66,7 @@ rank_spec remote_rank_state::brief() const {
   all.options = what.options;
   all.resume = what.resume.value_or("");
   all.recipe = what.recipe_text;
+  if (what.recipe) all.identity = what.recipe->identity();
   all.meets = processes->meets();
   all.checkpoints = setup.plan.rank == 0 && setup.checkpointer;
   all.watched = !setup.observers.members().empty();

@@ -109,6 +109,10 @@ struct session::engine {
     std::map<std::uint64_t, target_ptr> all;
     std::set<std::string> folders;  // into which they write checkpoints
     std::uint64_t newest = 0;
+    std::uint64_t draw() {
+      const std::lock_guard lock(guard);
+      return ++newest;
+    }
     bool survivors = false;  // some job has left a rank or an observer behind
   };
 
@@ -125,8 +129,6 @@ struct session::engine {
     const std::shared_ptr<running_jobs> of_;
     std::string folder_;
   };
-
-  target_ptr target_of(const job& what, std::int64_t step);
 
   engine(executor_type ex, ports w, session_options options)
       : executor(std::move(ex)), world(std::move(w)), config(options.threads), system(config) {}
@@ -148,12 +150,13 @@ job_outcome refused(std::exception_ptr why) {
   return outcome;
 }
 
-void hand_over(const job_handle& handle, const std::function<void(job_handle)>& started) {
+job_handle hand_over(job_handle handle, const std::function<void(job_handle)>& started) {
   try {
     if (started) started(handle);
   } catch (...) {
     handle.abort("job_context::started threw: " + describe(std::current_exception()).what);
   }
+  return handle;
 }
 
 // How a rank's process knows what to do: by the text of the job's recipe. Refuses a call that
@@ -171,6 +174,19 @@ void identify(job& what) {
 }
 
 }  // namespace
+
+void fail_by_result(job_outcome& ended, const std::string& function) {
+  try {
+    std::throw_with_nested(user_error(
+        errc::bad_usage,
+        fmt::format("the result of \"{}\" does not fit the type that its caller expects: give the "
+                    "remote_function the same types in the caller and in the ranks",
+                    function)));
+  } catch (...) {
+    ended.status = job_outcome::ending::failed;
+    ended.failed_with = refused(std::current_exception()).failed_with;
+  }
+}
 
 session::session(executor_type executor, ports world, session_options options)
     : engine_([&] {
@@ -276,15 +292,6 @@ struct stream_end {
   }
 };
 
-session::engine::target_ptr session::engine::target_of(const job& what, std::int64_t step) {
-  const auto number = [&] {
-    const std::lock_guard lock(running->guard);
-    return ++running->newest;
-  }();
-  return std::make_shared<job_handle::target>(
-      number, std::make_shared<job_follower>(number, what, step, world.now));
-}
-
 // The same for all paths of a folder: relative and absolute ones, and through links.
 static std::string one_name_of(const std::string& folder) {
   std::error_code unknown;
@@ -316,6 +323,7 @@ session::engine::folder_claim::~folder_claim() {
 // Brings a job to life; `complete` is called exactly once, at the latest by the exception this
 // throws.
 job_handle session::engine::launch(job what, std::function<void(job_outcome)> complete) {
+  const auto number = running->draw();
   const auto events = what.events;
   // Throws where another job has the stream, whose events go on.
   const auto into_events = events ? events->attach() : observer_factory{};
@@ -334,7 +342,8 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   auto claim = std::make_shared<const folder_claim>(running, what);
   setup.what = with_checkpoint_found(std::move(what), world);
   setup.resumed = loop_resumed_at(setup.what, world);
-  const auto target = target_of(setup.what, setup.resumed.steps);
+  const auto target = std::make_shared<job_handle::target>(
+      number, std::make_shared<job_follower>(number, setup.what, setup.resumed.steps, world.now));
   setup.what.observers.push_back(job_follower::observe(target->follower));
   if (events) setup.what.observers.push_back(into_events);
   setup.world = world;
@@ -370,9 +379,7 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
     running->all[target->id] = target;
     caf::anon_send(supervisor, begin_job{});
   }
-  job_handle handle{target};
-  hand_over(handle, started);
-  return handle;
+  return hand_over(job_handle{target}, started);
 }
 
 void session::start(job what, handler_type handler) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -270,7 +271,7 @@ void supervisor_state::carry_out(const supervision::complete& a) {
     if (!why.original) why.original = setup.world.exceptions.make(why.record);
     outcome.failed_with = std::make_shared<const caught>(std::move(why));
   }
-  for (auto& m : queued) outcome.queue.push_back(std::move(m.what));
+  for (auto& m : queued) std::ranges::move(m.what, std::back_inserter(outcome.queue));
   auto done = std::move(outcome);
   release_user_code();
   (*complete)(std::move(done));

@@ -23,7 +23,10 @@ job_outcome without_weights() {
 
 job_outcome trainer::run(stage purpose, recipe_ptr recipe) {
   const bool fits = purpose == stage::train;
-  if (!fits && untrained_ && !context_.resume) return without_weights();
+  if (fits) begun_with_ = {context_.resume, context_.initial};
+  // What the caller has set since the last fit says what to evaluate.
+  const bool after_fit = !fits && begun_with_ == std::pair{context_.resume, context_.initial};
+  if (after_fit && untrained_) return without_weights();
   session own{boost::asio::system_executor{}, world_};
   job what;
   static_cast<job_context&>(what) = context_;
@@ -31,7 +34,7 @@ job_outcome trainer::run(stage purpose, recipe_ptr recipe) {
   what.purpose = purpose;
   what.options = options_;
   what.recipe = std::move(recipe);
-  if (!fits && trained_) {
+  if (after_fit && trained_) {
     what.initial = trained_;
     what.resume.reset();
   }

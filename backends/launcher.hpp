@@ -26,7 +26,7 @@ struct last_hook {
 
 /// How a process of ranks ended. The kind of `what` is `signal` (with its name), `exit`,
 /// `start_failed`, or, when the launcher killed it, `deadline` (it was stopped for too long) or
-/// `lost` (it sent nothing for too long).
+/// `lost` (it sent nothing for too long, or what is no message).
 struct process_end {
   failure what;
   bool clean = false;     ///< it ended by itself with code 0

@@ -129,13 +129,14 @@ struct rank_failed {
   std::shared_ptr<const caught> local;
   bool gone = false;  ///< the rank's process has ended too: the rank answers nothing any more
 };
-/// Rank 0 to supervisor: one more value for the caller (add_to_queue). It is in job_outcome::queue,
-/// in the order sent. When a later generation begins before the step of `at`, its hooks queue the
-/// value again, and the supervisor drops this one. Late: values that arrive before the rank's
-/// torn_down count. Lost: only with the rank, whose failure is then the outcome.
+/// Rank 0 to supervisor: the values that one run of hooks has queued for the caller (add_to_queue).
+/// They are in job_outcome::queue, in the order sent. When a later generation begins before the
+/// step of `at`, its hooks queue them again, and the supervisor drops these. Late: values that
+/// arrive before the rank's torn_down count. Lost: only with the rank, whose failure is then the
+/// outcome.
 struct queue_value {
   fence at;
-  value what;
+  std::vector<value> what;
 };
 /// Rank to supervisor, the answer to close_generation: the lane is idle, so the rank can be taken
 /// down, or take part in the next generation. Late or lost: the closing deadline passes.
@@ -162,8 +163,9 @@ struct rank_busy {
   bool overdue = false;
 };
 /// Rank to supervisor, the answer to tear_down and the rank's last message: the lane has ended and
-/// everything of the rank is released. `late` holds failures of the teardown itself, `last` the
-/// last reduced metrics that the rank knew. Late or lost: the rank is listed as a survivor.
+/// everything of the rank is released. `result` is rank 0's. `late` holds failures of the teardown
+/// itself, `last` the last reduced metrics that the rank knew. Late or lost: the rank is listed as
+/// a survivor.
 struct torn_down {
   fence at;
   value result;

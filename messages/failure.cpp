@@ -4,6 +4,7 @@
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <iterator>
 #include <memory>
 #include <stdexcept>
@@ -76,10 +77,10 @@ failure described(const Error& error, exception_text text) {
     result.type = "none";
     return result;
   }
+  result.follows = std::ranges::find(all, closed, &failure_cause::type) != all.end();
   result.type = std::move(all.front().type);
   result.what = std::move(all.front().what);
   result.causes.assign(std::move_iterator{all.begin() + 1}, std::move_iterator{all.end()});
-  result.follows = result.type == closed;
   return result;
 }
 

@@ -31,6 +31,9 @@ struct rank_spec {
   std::string resume;
   /// The program's own text, from which the process makes its recipe (`job::recipe_text`).
   std::string recipe;
+  /// Of the job's recipe (learner_recipe::identity); empty: unknown. A process that makes another
+  /// one fails its ranks.
+  std::string identity;
   rendezvous_info meets;
   bool checkpoints = false;  ///< the job has a checkpointer, so rank 0 sends snapshots
   bool watched = false;      ///< the job has observers

@@ -32,6 +32,7 @@ struct alignas(64) black_box::rank_slot {
 struct black_box::page {
   pthread_mutex_t life;  ///< robust, of processes
   std::array<rank_slot, ranks_max> slots;
+  std::array<char, 256> why_left;
 };
 
 black_box black_box::create() {
@@ -108,6 +109,18 @@ bool black_box::life_ended() noexcept {
   if (got == EOWNERDEAD) pthread_mutex_consistent(&page_->life);
   pthread_mutex_unlock(&page_->life);
   return got == EOWNERDEAD;
+}
+
+void black_box::leave(std::string_view why) noexcept {
+  auto& into = page_->why_left;
+  const auto size = std::min(why.size(), into.size() - 1);
+  std::memcpy(into.data(), why.data(), size);
+  into[size] = '\0';
+}
+
+std::string black_box::why_left() const {
+  const auto& from = page_->why_left;
+  return {from.data(), ::strnlen(from.data(), from.size())};
 }
 
 std::vector<last_hook> black_box::read() const {

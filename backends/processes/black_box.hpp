@@ -1,8 +1,10 @@
 // What a process of ranks shows its launcher in memory that outlives it: the hooks that its ranks
-// are in, and that its first thread ends.
+// are in, that its first thread ends, and why it ends by itself.
 #pragma once
 
 #include <cstddef>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -35,6 +37,10 @@ public:
   /// In the launcher: true once that thread has ended and has not destroyed the object. The kernel
   /// shows this before it releases the memory of a process, which takes seconds for gigabytes.
   bool life_ended() noexcept;
+  /// In the process, in one thread: why it is about to end by itself. A longer text is cut.
+  void leave(std::string_view why) noexcept;
+  /// What `leave` was called with; empty: it was not.
+  std::string why_left() const;
   /// The ranks that have entered a hook, ascending.
   std::vector<last_hook> read() const;
 

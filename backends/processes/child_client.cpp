@@ -75,6 +75,9 @@ public:
     return linked_client::serve(std::move(received));
   }
 
+protected:
+  void lost(const std::string& why) noexcept override { box_.leave(why); }
+
 private:
   black_box box_;
   boost::asio::posix::stream_descriptor terminated_;

@@ -196,6 +196,7 @@ public:
 private:
   void lost(const std::string& why) {
     silent_ = why.starts_with(link_silent);
+    if (!silent_ && why != link_closed_by_peer) broken_ = why;
     kill_after(silent_ ? std::chrono::nanoseconds{0} : what_.detect);
   }
 
@@ -256,9 +257,22 @@ private:
               "its process sent nothing for {:.1f} s and was killed; if a debugger held it, "
               "or the machine was overloaded, raise time.detect_seconds",
               std::chrono::duration<double>(silence_limit(what_.detect)).count()));
+    } else {
+      add_reason(end);
     }
     end.hooks = box_.read();
     return end;
+  }
+
+  // Of a link that this side or the process itself has given up.
+  void add_reason(process_end& end) const {
+    const auto own = box_.why_left();
+    if (!broken_.empty() && end.what.signal == "SIGKILL")
+      end.what = make_failure(
+          failure_kind::lost,
+          fmt::format("the link to its process broke, and the process was killed: {}", broken_));
+    else if (end.what.kind == failure_kind::exit && !end.clean && !own.empty())
+      end.what.what += fmt::format(", because it lost its link to this process: {}", own);
   }
 
   // None of its code runs any more. The first report counts.
@@ -294,6 +308,7 @@ private:
   int soon_ = 0;           // looks that follow each other quickly, because it is ending
   bool stopped_ = false;   // for too long
   bool silent_ = false;    // for too long
+  std::string broken_;     // why the link was lost, if the process did not end it
   bool given_up_ = false;  // after its grace
   bool let_go_ = false;
   bool life_ended_ = false;

@@ -186,7 +186,8 @@ struct link_stream::block : std::enable_shared_from_this<block> {
       if (size < 0 && errno == EINTR) continue;
       if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
       if (size <= 0) {
-        lose(size == 0 ? link_closed_by_peer : std::strerror(errno));
+        // A peer that dies before it has read all resets the connection.
+        lose(size == 0 || errno == ECONNRESET ? link_closed_by_peer : std::strerror(errno));
         return false;
       }
       arrived += size;

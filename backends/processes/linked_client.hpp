@@ -43,6 +43,7 @@ public:
     };
     link_.listen({hand_on, [&](const std::string& why) {
                     closed = why == link_closed_by_peer;
+                    if (!closed) lost(why);
                     loop_.stop();
                   }});
     loop_.run();
@@ -53,6 +54,8 @@ public:
 
 protected:
   boost::asio::io_context& loop() { return loop_; }
+  /// The link is lost, and the process is about to end.
+  virtual void lost(const std::string& why) noexcept { (void)why; }
 
 private:
   bool has_received_all(boost::asio::thread_pool& receiver) const {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -21,6 +22,11 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "numbers are sent as they are in memory");
 
 constexpr int deepest_cause = 64;  // failures that hold failures
+
+// A longer text is an attachment, because the receiver bounds the head of a message. This stands in
+// place of its size.
+constexpr std::size_t text_max = 1 << 20;
+constexpr auto text_attached = std::numeric_limits<std::uint64_t>::max();
 
 template <class T>
 concept plain_number = (std::is_integral_v<T> ||
@@ -54,6 +60,11 @@ private:
     put(static_cast<std::int64_t>(x.count()));
   }
   void put(const std::string& x) {
+    if (x.size() > text_max) {
+      const auto bytes = std::as_bytes(std::span{x});
+      put(text_attached);
+      return put(std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end()));
+    }
     put(std::uint64_t{x.size()});
     raw(x.data(), x.size());
   }
@@ -62,6 +73,8 @@ private:
     put(std::uint64_t{xs.size()});
     for (const auto& x : xs) put(x);
   }
+  // As one attachment, because their number is bounded.
+  void put(const std::vector<value>& xs) { put(value{value_list{xs}}); }
   template <class Key, class T>
   void put(const std::map<Key, T>& xs) {
     put(std::uint64_t{xs.size()});
@@ -157,7 +170,13 @@ private:
     x = std::chrono::duration<Rep, Period>{count};
   }
   void get(std::string& x) {
-    const auto part = raw(count());
+    std::uint64_t size = 0;
+    get(size);
+    shared_bytes attached;
+    if (size == text_attached) get(attached);
+    if (attached && attached->size() <= text_max) fail("a short text is attached");
+    if (!attached && size > text_max) fail("a long text is not attached");
+    const auto part = attached ? std::span{*attached} : raw(size);
     x.assign(reinterpret_cast<const char*>(part.data()), part.size());
   }
   template <class T>
@@ -169,6 +188,13 @@ private:
       xs.push_back(std::move(x));
     }
     --depth_;
+  }
+  void get(std::vector<value>& xs) {
+    value all;
+    get(all);
+    const auto* list = all.get_if<value_list>();
+    if (!list) fail("values are no list");
+    xs = list->items;
   }
   template <class T>
   void get(std::set<T>& xs) {

@@ -251,10 +251,10 @@ void inspect(F& f, rendezvous_info& x) {
 }
 template <class F>
 void inspect(F& f, rank_spec& x) {
-  auto& [job, rank, incarnation, purpose, options, resume, recipe, meets, checkpoints, watched,
-         hooks, traced, initial, arguments] = x;
-  f(job, rank, incarnation, purpose, options, resume, recipe, meets, checkpoints, watched, hooks,
-    traced, initial, arguments);
+  auto& [job, rank, incarnation, purpose, options, resume, recipe, identity, meets, checkpoints,
+         watched, hooks, traced, initial, arguments] = x;
+  f(job, rank, incarnation, purpose, options, resume, recipe, identity, meets, checkpoints, watched,
+    hooks, traced, initial, arguments);
 }
 template <class F>
 void inspect(F& f, form_generation& x) {

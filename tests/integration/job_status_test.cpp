@@ -345,4 +345,11 @@ TEST_CASE("a job that is refused: its handle stays empty, and no job is listed",
   loop.run();
   CHECK_FALSE(held);
   CHECK(s.jobs().empty());
+
+  // It has a number. So has one that is refused before its options are settled.
+  auto nowhere = integer_fit(1);
+  nowhere.resume = "";
+  CHECK_FALSE(s.run(nowhere).ok());
+  CHECK(s.run(with_handle(integer_fit(1), held)).ok());
+  CHECK(held.id() == 3);
 }

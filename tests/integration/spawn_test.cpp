@@ -31,6 +31,13 @@ struct measured {
   operator value() const { return value_tuple{{length, unit}}; }
 };
 
+/// A result that the caller cannot make of its value.
+struct one_way {
+  one_way() = default;
+  explicit one_way(const value&) { throw std::invalid_argument("it has no unit"); }
+  operator value() const { return 1; }
+};
+
 }  // namespace
 
 TEST_CASE("spawn calls a function on every rank with the rank as first argument", "[spawn]") {
@@ -197,4 +204,31 @@ TEST_CASE("two functions of one name in rank_process_options: a user_error names
   for (const auto* name : {"add", "scale", "add"})
     home.functions.push_back({name, nothing, nullptr});
   CHECK_THROWS_WITH(run_rank_if_child(0, nullptr, home), Catch::Contains("has \"add\" twice"));
+}
+
+TEST_CASE("the result of a remote function does not fit: the outcome fails and names the function",
+          "[spawn]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  const remote_function measuring{"measuring", +[](rank_context&) { return one_way{}; }};
+  const auto check = [](call_outcome<one_way> outcome) {
+    CHECK(outcome.status == job_outcome::ending::failed);
+    CHECK_FALSE(outcome.returned);
+    REQUIRE(outcome.failed_with);
+    CHECK_THAT(outcome.failed_with->record.what, Catch::Contains("the result of \"measuring\""));
+    REQUIRE(outcome.failed_with->record.causes.size() == 1);
+    CHECK(outcome.failed_with->record.causes[0].what == "it has no unit");
+    CHECK_THROWS_AS(outcome.get(), user_error);
+  };
+  check(s.spawn(1, measuring));
+  int completed = 0;
+  s.async_spawn(
+      1,
+      [&](call_outcome<one_way> outcome) {
+        check(std::move(outcome));
+        ++completed;
+      },
+      measuring);
+  loop.run();
+  CHECK(completed == 1);
 }

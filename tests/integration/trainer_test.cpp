@@ -4,6 +4,7 @@
 #include <future>
 
 #include "tests/support/integer_learner.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "troupe/session.hpp"
 #include "troupe/trainer.hpp"
 
@@ -84,4 +85,37 @@ TEST_CASE("a communicator that the trainer's ports lack is refused by its name")
   REQUIRE(outcome.failed_with);
   CHECK_THAT(outcome.failed_with->record.what,
              Catch::Contains("there is no communicator \"counting\""));
+}
+
+TEST_CASE("resume or initial is set after a fit: the trainer evaluates that") {
+  const temporary_folder folder;
+  const auto world = local_ports();
+  std::vector<std::string> loaded;
+  snapshot_ptr initial;
+  integer_options options{.can_wait = true};
+  options.load = [&](const std::string& path) {
+    loaded.push_back(path);
+    return world.checkpoints->read(path);
+  };
+  options.at_hook = [&](const learner_context& who, const hook&) { initial = who.initial; };
+  const auto recipe = std::make_shared<integer_recipe>(std::move(options));
+  trainer t{{.ranks = 1, .max_epochs = 1, .batch_size = 2},
+            {.run_folder = (folder.path() / "run").string()},
+            world};
+  const auto fitted = t.run(stage::train, recipe);
+  REQUIRE(fitted.ok());
+  CHECK(t.run(stage::test, recipe).ok());
+  CHECK(loaded.empty());
+  CHECK(initial == fitted.weights);
+
+  t.context().resume = fitted.last_checkpoint;
+  CHECK(t.run(stage::test, recipe).ok());
+  CHECK(loaded == std::vector{fitted.last_checkpoint});
+  CHECK(initial == nullptr);
+
+  t.context().resume.reset();
+  const auto other = std::make_shared<const snapshot>(*fitted.weights);
+  t.context().initial = other;
+  CHECK(t.run(stage::test, recipe).ok());
+  CHECK(initial == other);
 }

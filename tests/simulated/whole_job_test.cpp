@@ -55,7 +55,7 @@ TEST_CASE("a message queued for an earlier caller is not returned", "[simulated]
       script.run(integer_job({}, 2), [](std::uint64_t event, const supervisor_actor& supervisor) {
         fence at;
         at.job = job_id{4711};
-        if (event % 20 == 0) caf::anon_send(supervisor, queue_value{at, std::int64_t{1}});
+        if (event % 20 == 0) caf::anon_send(supervisor, queue_value{at, {std::int64_t{1}}});
       });
   CHECK(outcome.ok());
   CHECK(outcome.queue.empty());

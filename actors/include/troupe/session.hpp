@@ -170,7 +170,8 @@ public:
   /// Calls `what(who, arguments...)` on each of `ranks` ranks, in its lane, and waits as `run`
   /// does.
   /// - `who` is the rank: as `rank_context&` (rank, world, collectives) or as a number. Every rank
-  ///   gets copies of the arguments.
+  ///   gets copies of the arguments. Copies on threads share what their type shares: the memory of
+  ///   a torch::Tensor, which a rank clones before it changes it.
   /// - Rank 0's result is returned with its own type (`returned`, `get()`), and what it queued as
   ///   `queue`.
   /// - What a rank throws is the outcome's failure; get() throws it again with its own type

@@ -132,9 +132,11 @@ class event_stream;
 /// What is around a job: its files, its first weights, and the observers that follow it. A session
 /// gets it with each job, a trainer once for all of its jobs.
 struct job_context {
-  /// Checkpoints go to `<run_folder>/checkpoints`, relative to the root of `ports::files`. Empty:
-  /// no files. A fit that does not resume is refused where there is a good checkpoint already, and
-  /// any fit where another job of the session writes.
+  /// Checkpoints go to `<run_folder>/checkpoints`, relative to the root of `ports::files`
+  /// (local_ports: the folder of the process when it was called). They are looked up and read in
+  /// the present folder, so a program that changes it (chdir) gives absolute paths, here and in
+  /// `resume`. Empty: no files. A fit that does not resume is refused where there is a good
+  /// checkpoint already, and any fit where another job of the session writes.
   std::string run_folder;
   /// The checkpoint to resume (fit), or to take the weights from (validate, test, predict):
   /// - a checkpoint's folder;
@@ -202,7 +204,7 @@ inline job with_handle(job what, job_handle& into) {
 
 /// What a rank's process brings along: the way to its recipe, the program's own ports, and the
 /// functions that it can call. `recipe` and `world` are called once, after the arguments are known
-/// to be a rank's.
+/// to be a rank's; in a process that a launcher has placed, once for each job.
 struct rank_process_options {
   rank_process_options() = default;
   /// `make()` makes the program's recipe. Programs with several take `make(job::recipe_text)`.
@@ -243,10 +245,10 @@ private:
 /// - Without the line every job with placement_kind::processes is refused (bad_configuration), with
 ///   a text that shows it. A process that was started as a rank starts no job, of whatever
 ///   placement (bad_configuration as well).
-/// - The job fails (bad_configuration) when `make_recipe()` has another identity than the job's
-///   recipe (learner_recipe::identity). What an identity does not contain is not compared: there
-///   ranks train what `make_recipe()` makes, whatever the job's caller passed
-///   (troupe/strategy.hpp).
+/// - The job fails (bad_configuration) when what is made has another identity than the job's recipe
+///   (learner_recipe::identity); where it is made of a recipe_text, both must be known. What an
+///   identity does not contain is not compared: there ranks train what `make_recipe()` makes,
+///   whatever the job's caller passed (troupe/strategy.hpp).
 std::optional<int> run_rank_if_child(int count, const char* const* arguments,
                                      const rank_process_options& home);
 
@@ -258,6 +260,7 @@ std::optional<int> run_rank_if_child(int count, const char* const* arguments,
 ///   thread. It returns the outcome or the first failure; it does not throw what a rank throws.
 /// - Evaluation starts from the weights of the last fit that did not fail, from `resume`, or from
 ///   the module's own. It fails after a fit without checkpoint.enabled, which keeps no weights.
+///   A `resume` or `initial` that was changed after the last fit counts in place of its weights.
 /// - With placement_kind::processes main begins with one line (troupe/trainer.hpp).
 ///
 /// Not thread-safe; several trainers may run at once.
@@ -307,6 +310,8 @@ private:
   trainer_options options_;
   job_context context_;
   ports world_;
+  /// `resume` and `initial` of the last fit.
+  std::pair<std::optional<std::string>, snapshot_ptr> begun_with_;
   snapshot_ptr trained_;
   bool untrained_ = false;  // the last fit left no weights
 };

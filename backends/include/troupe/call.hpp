@@ -90,14 +90,18 @@ public:
   /// where it is of another kind.
   using from_value = Result (*)(const value& result);
 
-  /// `from` null: the result is kept by rank 0's lane.
-  explicit call_slot(from_value from = nullptr) : from_(from) {}
+  /// The result is kept by rank 0's lane.
+  call_slot() = default;
+  /// The result of `function` is made by `from`.
+  call_slot(from_value from, std::string function) : from_(from), function_(std::move(function)) {}
+  /// Whose result it is; empty: a function without a name.
+  const std::string& function() const { return function_; }
   /// For rank 0's lane. A later result replaces the one before.
   void keep(Result result) {
     const std::lock_guard lock{guard_};
     held_.emplace(std::move(result));
   }
-  /// `result` is the job's.
+  /// `result` is the job's. Throws what `from` throws.
   std::optional<Result> take(const value& result) {
     if (from_) return from_(result);
     const std::lock_guard lock{guard_};
@@ -105,7 +109,8 @@ public:
   }
 
 private:
-  const from_value from_;
+  const from_value from_ = nullptr;
+  const std::string function_;
   std::mutex guard_;
   std::optional<Result> held_;
 };

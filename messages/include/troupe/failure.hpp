@@ -98,8 +98,8 @@ struct failure {
   std::string signal;
   std::vector<failure_cause> causes;  ///< nested exceptions, outermost first
   std::vector<failure> others;        ///< failures that followed
-  /// True when this rank failed only because another rank did (its generation was closed). Never a
-  /// first cause while any other failure is known.
+  /// True when this rank failed only because another rank did: its exception, or one that it nests,
+  /// is generation_closed. Never a first cause while any other failure is known.
   bool follows = false;
 
   friend bool operator==(const failure&, const failure&) = default;

@@ -57,6 +57,15 @@ TEST_CASE("a text function that throws or is null: the record has the exception'
 
 TEST_CASE("generation_closed is recorded as a consequence of another failure", "[messages]") {
   CHECK(describe(caught_from([] { throw generation_closed("rank 1 failed"); })).follows);
+  const auto wrapped = describe(caught_from([] {
+    try {
+      throw generation_closed("rank 1 failed");
+    } catch (...) {
+      std::throw_with_nested(std::runtime_error("the sum is missing"));
+    }
+  }));
+  CHECK(wrapped.type == "std::runtime_error");
+  CHECK(wrapped.follows);
 }
 
 TEST_CASE("rethrowing a failed outcome throws the original exception type", "[messages]") {

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace troupe {
@@ -55,7 +56,7 @@ auto spawned_call_of(trainer_options how, const remote_function<Result, Paramete
   if constexpr (std::is_void_v<Result>)
     call.kept = std::make_shared<call_slot<void>>();
   else
-    call.kept = std::make_shared<call_slot<Result>>(value_form<Result>::from);
+    call.kept = std::make_shared<call_slot<Result>>(value_form<Result>::from, what.name());
   call.what.purpose = stage::call;
   call.what.options = std::move(how);
   call.what.arguments = what.arguments(std::move(arguments)...);
@@ -63,12 +64,21 @@ auto spawned_call_of(trainer_options how, const remote_function<Result, Paramete
   return call;
 }
 
+/// In a handler of what was thrown as the result of `function` was made: the call has failed, with
+/// a user_error (bad_usage) that nests the exception.
+void fail_by_result(job_outcome& ended, const std::string& function);
+
 /// Joins the two. The result of a job that failed after rank 0's return is dropped.
 template <class Result>
 call_outcome<Result> with_result(job_outcome ended, call_slot<Result>& kept) {
   call_outcome<Result> outcome{std::move(ended)};
   if constexpr (!std::is_void_v<Result>) {
-    if (outcome.ok()) outcome.returned = kept.take(outcome.result);
+    if (!outcome.ok()) return outcome;
+    try {
+      outcome.returned = kept.take(outcome.result);
+    } catch (...) {
+      fail_by_result(outcome, kept.function());
+    }
   }
   return outcome;
 }

@@ -159,6 +159,7 @@ link_message any_message(std::uint64_t seed, std::size_t index) {
                        d.options(),
                        d.text(),
                        d.text(),
+                       d.text(),
                        {d.text(), d.text()},
                        d.yes(),
                        d.yes(),
@@ -179,7 +180,7 @@ link_message any_message(std::uint64_t seed, std::size_t index) {
       return rank_finished{
           d.at(), d.loop(), why, any_snapshot(draw, 3000), {d.real(), d.real(), d.small()}};
     case 11: return rank_failed{d.at(), d.thrown()};
-    case 12: return queue_value{d.at(), d.some()};
+    case 12: return queue_value{d.at(), {d.some(), d.some()}};
     case 13:
       return closed_generation{d.at(), d.point(), d.text(), {{d.where(), d.numbers()}}, d.yes()};
     case 14: return rank_busy{d.at(), d.text(), d.yes()};

@@ -41,6 +41,16 @@ TEST_CASE("the last entered hook of each rank is read through another mapping of
                                                 {far, "backward", 2, 8}});
 }
 
+TEST_CASE("why a process ends is read through another mapping, a long text in part") {
+  const auto reader = black_box::create();
+  auto writer = other_mapping(reader);
+  CHECK(reader.why_left().empty());
+  writer.leave("no one reads");
+  CHECK(reader.why_left() == "no one reads");
+  writer.leave(std::string(1000, 'x'));
+  CHECK(reader.why_left() == std::string(255, 'x'));
+}
+
 TEST_CASE("the thread that called show_life ends: the other mapping sees it, once") {
   auto reader = black_box::create();
   auto writer = std::make_unique<black_box>(other_mapping(reader));

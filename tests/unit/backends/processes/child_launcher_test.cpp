@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "backends/local/file_descriptor.hpp"
+#include "backends/processes/arguments.hpp"
 #include "tests/support/runner.hpp"
 
 #include "tests/support/catch.hpp"
@@ -34,6 +36,8 @@ constexpr std::chrono::seconds patience{60};
 constexpr std::uint64_t mute = 1000;   ///< sends one message, and does not serve its link
 constexpr std::uint64_t busy = 1002;   ///< its lanes compute all the time
 constexpr std::uint64_t heavy = 1004;  ///< it has a gigabyte and a low priority, and is busy
+constexpr std::uint64_t flood = 1006;  ///< sends more messages than may wait
+constexpr std::uint64_t noise = 1008;  ///< sends bytes that are no message
 
 /// What a rank's process says of itself.
 struct self_report {
@@ -71,6 +75,12 @@ int live_as_rank(launcher_client& client, int inherited) {
   if (write(client.descriptors().at(0), &self, sizeof self) != sizeof self) return 1;
   client.control().send(process_ready{});
   while (who.incarnation.value() == mute) pause();
+  if (who.incarnation.value() == flood)
+    for (int i = 0; i < 20'000; ++i) client.control().send(process_ready{});
+  if (who.incarnation.value() == noise) {
+    const std::array<char, 64> bytes{};
+    if (write(link_descriptor, bytes.data(), bytes.size()) < 0) return 1;
+  }
   if (who.incarnation.value() == busy || who.incarnation.value() == heavy)
     for (int i = 0; i < 2; ++i)
       std::thread([] {
@@ -117,6 +127,8 @@ public:
     REQUIRE(read(report_.get(), &self, sizeof self) == sizeof self);
     return self;
   }
+  /// While it is held, no message of the process is taken.
+  std::unique_lock<std::mutex> hold() { return std::unique_lock{mutex_}; }
   std::string leaves() {
     std::unique_lock hold{mutex_};
     REQUIRE(news_.wait_for(hold, patience, [&] { return !leaves_.empty(); }));
@@ -257,6 +269,33 @@ TEST_CASE("a process with a gigabyte is killed: its end is reported before its m
     sooner = one.ended_at() - begun < 0.8 * (over - begun);
   }
   CHECK(sooner);
+}
+
+TEST_CASE("the launcher does not read what a process sends: its end says that the link was lost",
+          "[launcher]") {
+  const auto launcher = child_launcher();
+  life one{*launcher, flood};
+  {
+    const auto unread = one.hold();
+    const auto self = one.report();
+    siginfo_t info{};
+    REQUIRE(waitid(P_PID, static_cast<id_t>(self.pid), &info, WEXITED | WNOWAIT) == 0);
+  }
+  const auto how = one.end();
+  CHECK(how.what.kind == failure_kind::exit);
+  CHECK(how.what.what ==
+        "its process ended with exit code 2, because it lost its link to this process: the other "
+        "side does not take what is sent: 8192 messages wait");
+}
+
+TEST_CASE("a rank's process sends what is no message: its end says so", "[launcher]") {
+  const auto launcher = child_launcher();
+  life one{*launcher, noise};
+  const auto how = one.end();
+  CHECK(how.what.kind == failure_kind::lost);
+  CHECK(how.what.what ==
+        "the link to its process broke, and the process was killed: no control message: its mark "
+        "is missing");
 }
 
 TEST_CASE("a rank's process that lives and sends nothing is lost", "[launcher]") {

@@ -66,9 +66,20 @@ TEST_CASE("the record of an exception is sent and the exception is not") {
   CHECK_FALSE(other.gone);  // a rank does not report its own death
 }
 
+TEST_CASE("a text of many bytes is no part of the head, which the receiver bounds") {
+  auto saved = std::make_shared<snapshot>();
+  saved->state = std::string(3 << 20, 'x');
+  const auto bytes = pack(write_checkpoint{{}, saved, false, 0}, nullptr);
+  CHECK(bytes.head.size() < 1 << 16);
+  const auto after = unpack(bytes.head, bytes.attachments, nullptr);
+  CHECK(std::get<write_checkpoint>(after).what->state == saved->state);
+  const auto few = std::vector<value>(70'000, value{1});
+  CHECK(pack(queue_value{{}, few}, nullptr).attachments.size() == 1);
+}
+
 TEST_CASE("sending a value of a user's type is a user error") {
   const value mine = value_user{std::make_shared<const std::any>(1)};
-  CHECK_THROWS_AS(pack(queue_value{{}, mine}, nullptr), user_error);
+  CHECK_THROWS_AS(pack(queue_value{{}, {mine}}, nullptr), user_error);
 }
 
 TEST_CASE("a mutated message is refused or decodes to a message that encodes to itself") {

@@ -1,0 +1,39 @@
+// What the ranks of one process share: the job's recipe, the program's ports, the communicators.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "messages/link.hpp"
+#include "troupe/trainer.hpp"
+
+namespace troupe {
+
+/// Each part is made once, for the first rank that lives here or for a warm-up. A part that cannot
+/// be made fails each rank where the rank would use it. Used by one thread at a time.
+class process_parts {
+public:
+  /// Where ranks meet.
+  struct place {
+    ports world;
+    std::shared_ptr<communicator_backend> communicators;
+  };
+
+  /// `by` outlives it.
+  explicit process_parts(const rank_process_options& by) : by_(by) {}
+
+  /// Makes the recipe, and loads what its ranks will need. The first rank reports what fails here.
+  void warm(const warm_up& needs);
+  /// The recipe; one that fails its ranks if it has another identity than the job's.
+  recipe_ptr recipe(const rank_spec& brief);
+  /// The ports and the communicators; `descriptors` are those of the process.
+  const place& meet(const rank_spec& brief, const std::vector<int>& descriptors);
+
+private:
+  const rank_process_options& by_;
+  recipe_ptr recipe_;
+  std::optional<place> place_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,160 @@
+// Goal: what a rank's process brings along is made once and compared with the job's, and what its
+// ranks return and queue reaches the caller or fails the job.
+#include <boost/asio/io_context.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <string_view>
+
+#include "tests/support/integer_learner.hpp"
+#include "tests/support/runner.hpp"
+#include "tests/support/temporary_folder.hpp"
+#include "troupe/session.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+bool is_child = false;  // this process was started as a rank by this program
+
+std::int64_t queue_many(rank_context& who, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) who.add_to_queue(i);
+  return count;
+}
+const remote_function queueing{"queueing", queue_many};
+
+/// Has another identity in a rank's process than in the caller's.
+struct of_two_kinds : integer_recipe {
+  of_two_kinds() : integer_recipe({.can_wait = true}) {}
+  std::string identity() const override { return is_child ? "integers(4)" : "integers(8)"; }
+};
+
+recipe_ptr result_of_own_type(std::int32_t on) {
+  return call_recipe([on](rank_context& who) -> value {
+    if (who.rank() == on) return value_user{std::make_shared<const std::any>(1)};
+    return 7;
+  });
+}
+
+// The name is the text of the recipe.
+recipe_ptr recipe_named(const std::string& name) {
+  if (name == "of two kinds") return std::make_shared<of_two_kinds>();
+  if (name == "own type on rank 0") return result_of_own_type(0);
+  if (name == "own type on rank 1") return result_of_own_type(1);
+  return std::make_shared<integer_recipe>(integer_options{.can_wait = true});
+}
+
+// The calls in all processes of a job are counted in the file that this names.
+constexpr const char* counts = "TROUPE_TEST_COUNTS";
+void count_call(const std::string& what) {
+  if (const auto* file = std::getenv(counts)) std::ofstream{file, std::ios::app} << what + "\n";
+}
+
+/// The rendezvous `shm`, which counts its calls.
+struct counted_kind : rendezvous_kind {
+  explicit counted_kind(std::shared_ptr<rendezvous_kind> inner) : inner_(std::move(inner)) {}
+  std::string_view name() const override { return "counted"; }
+  std::string unusable() const override { return {}; }
+  std::shared_ptr<rendezvous> arrange(const rendezvous_options& how) const override {
+    return inner_->arrange(how);
+  }
+  std::shared_ptr<communicator_backend> join(const std::string& address,
+                                             const std::vector<int>& descriptors) const override {
+    count_call("join");
+    return inner_->join(address, descriptors);
+  }
+
+private:
+  std::shared_ptr<rendezvous_kind> inner_;
+};
+ports counted_ports() {
+  auto world = local_ports();
+  world.use(std::make_shared<counted_kind>(world.rendezvous_kinds.front()));
+  return world;
+}
+ports ports_of_rank() {
+  count_call("world");
+  return counted_ports();
+}
+
+job in_processes(const std::string& recipe, std::int32_t ranks) {
+  job what;
+  what.options.ranks = ranks;
+  what.options.batch_size = 2;
+  what.options.placement = placement_kind::processes;
+  what.recipe_text = recipe;
+  what.recipe = recipe_named(recipe);
+  return what;
+}
+job_outcome run(job what) {
+  boost::asio::io_context loop;
+  session s{loop.get_executor(), counted_ports()};
+  return s.run(std::move(what));
+}
+
+}  // namespace
+
+TEST_CASE("a recipe made of a text has another identity than the job's: the job is refused") {
+  const auto outcome = run(in_processes("of two kinds", 1));
+  REQUIRE(outcome.failed_with);
+  CHECK_THAT(outcome.failed_with->record.what, Catch::Contains("the job's recipe is integers(8)") &&
+                                                   Catch::Contains("makes integers(4)"));
+  CHECK_THROWS_AS(outcome.rethrow(), user_error);
+}
+
+TEST_CASE("rank 0's result cannot be sent from its process: the job fails with the reason") {
+  auto what = in_processes("own type on rank 0", 2);
+  what.purpose = stage::call;
+  const auto outcome = run(what);
+  REQUIRE(outcome.failed_with);
+  CHECK_THAT(outcome.failed_with->record.what,
+             Catch::Contains("cannot be sent from its rank's process"));
+  CHECK(outcome.failed_with->record.rank == 0);
+  CHECK(outcome.failed_with->record.type == "troupe::user_error");
+}
+
+TEST_CASE("a result of another rank than 0 is not sent") {
+  auto what = in_processes("own type on rank 1", 2);
+  what.purpose = stage::call;
+  const auto outcome = run(what);
+  REQUIRE(outcome.ok());
+  CHECK(outcome.result == value{7});
+  CHECK(outcome.late.empty());
+}
+
+TEST_CASE("a function in a rank's process queues 100,000 values: all arrive") {
+  boost::asio::io_context loop;
+  session s{loop.get_executor()};
+  auto outcome = s.spawn(in_processes("", 1).options, queueing, 100'000);
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  REQUIRE(outcome.queue.size() == 100'000);
+  CHECK(outcome.queue.front() == value{0});
+  CHECK(outcome.queue.back() == value{99'999});
+}
+
+TEST_CASE("a process with several shards makes its ports and joins its communicator once") {
+  const temporary_folder folder;
+  const auto file = (folder.path() / "counts").string();
+  auto what = in_processes("integers", 2);
+  what.options.elastic.shards = 4;
+  what.options.communicator = own_name{"counted"};
+  ::setenv(counts, file.c_str(), 1);
+  const auto outcome = run(what);
+  ::unsetenv(counts);
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  std::map<std::string, int> calls;
+  std::ifstream in{file};
+  for (std::string line; std::getline(in, line);) ++calls[line];
+  CHECK(calls == std::map<std::string, int>{{"join", 2}, {"world", 2}});
+}
+
+int main(int count, char** arguments) {
+  is_child = count > 1 && std::string_view{arguments[1]} == "--troupe-rank";
+  rank_process_options home{recipe_named, ports_of_rank};
+  home.functions = {queueing};
+  if (const auto code = run_rank_if_child(count, arguments, home)) return *code;
+  return run_tests(count, arguments);
+}
