@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -92,13 +93,11 @@ public:
 
   std::string next() override {
     auto text = job_->events.events_after(after_);
+    // The status goes with the last of the events known.
+    if (after_ != job_->events.newest() || !status_is_due()) return text;
     auto status = as_json(name_, *job_).dump(-1, ' ', false, json::error_handler_t::replace);
-    if (text.empty() && status == shown_) return text;
-    // Events may come a thousand times a second; the status goes with the last of those known.
-    if (after_ == job_->events.newest() && status != shown_) {
-      shown_ = std::move(status);
-      text += "event: job\ndata: " + shown_ + "\n\n";
-    }
+    if (status != shown_) text += "event: job\ndata: " + status + "\n\n";
+    shown_ = std::move(status);
     return text;
   }
   bool ended() const override {
@@ -107,10 +106,23 @@ public:
   void wake_by(std::function<void()> wake) override { key_ = job_->events.watch(std::move(wake)); }
 
 private:
+  // The figures of a job that runs change with the time alone. So a status is due at once when the
+  // state of the job has changed, and else a second after the one before.
+  bool status_is_due() {
+    auto state = state_of(*job_);
+    if (job_->held) state += to_string(job_->held.status().state);
+    const auto now = std::chrono::steady_clock::now();
+    if (state == state_ && now - shown_at_ < std::chrono::seconds{1}) return false;
+    state_ = std::move(state);
+    shown_at_ = now;
+    return true;
+  }
+
   const kept_job_ptr job_;
   const std::string name_;
   std::uint64_t after_;
-  std::string shown_;
+  std::string shown_, state_;
+  std::chrono::steady_clock::time_point shown_at_;
   std::shared_ptr<void> key_;
 };
 

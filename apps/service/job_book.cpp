@@ -75,13 +75,13 @@ bool has_checkpoint(const fs::path& run) {
   return false;
 }
 
+// Null for what is not known.
+json known(std::int64_t number) { return number < 0 ? json(nullptr) : json(number); }
+json known(const std::string& text) { return text.empty() ? json(nullptr) : json(text); }
+
 json failure_json(const troupe::failure& what) {
-  return {{"kind", to_string(what.kind)},
-          {"type", what.type},
-          {"what", what.what},
-          {"rank", what.rank},
-          {"hook", what.hook},
-          {"step", what.step}};
+  return {{"kind", to_string(what.kind)}, {"type", what.type},        {"what", what.what},
+          {"rank", known(what.rank)},     {"hook", known(what.hook)}, {"step", known(what.step)}};
 }
 
 json result_of(const job_outcome& outcome) {
@@ -92,9 +92,9 @@ json result_of(const job_outcome& outcome) {
            {"generations", outcome.generation},
            {"restarts", outcome.restarts},
            {"metrics", outcome.last},
-           {"last_checkpoint", outcome.last_checkpoint},
+           {"last_checkpoint", known(outcome.last_checkpoint)},
            {"waiting_share", outcome.waiting_shares},
-           {"weights_digest", outcome.weights ? outcome.weights->weights_digest : ""},
+           {"weights_digest", known(outcome.weights ? outcome.weights->weights_digest : "")},
            {"failure", nullptr}};
   if (outcome.failed_with) all["failure"] = failure_json(outcome.failed_with->record);
   return all;
@@ -109,12 +109,9 @@ json line_of(const troupe::observation& what) {
             {"values", logged->logged}};
   const auto* life = std::get_if<troupe::seen::lifecycle>(&what);
   if (!life) return nullptr;
-  json line{{"kind", "lifecycle"},
-            {"event", to_string(life->event)},
-            {"rank", life->rank < 0 ? json(nullptr) : json(life->rank)},
-            {"generation", life->generation},
-            {"step", life->step < 0 ? json(nullptr) : json(life->step)},
-            {"details", life->details}};
+  json line{{"kind", "lifecycle"},       {"event", to_string(life->event)},
+            {"rank", known(life->rank)}, {"generation", life->generation},
+            {"step", known(life->step)}, {"details", life->details}};
   if (life->cause) line["failure"] = failure_json(*life->cause);
   return line;
 }
@@ -420,11 +417,14 @@ kept_job_ptr job_book::find(const std::string& name) const {
   return found->second;
 }
 
+std::string state_of(const kept_job& one) {
+  if (!one.running && one.result.is_object()) return one.result.value("status", "failed");
+  return one.running ? "running" : one.waits ? "waiting" : "interrupted";
+}
+
 ordered_json as_json(const std::string& name, const kept_job& one) {
-  std::string state = one.running ? "running" : one.waits ? "waiting" : "interrupted";
-  if (!one.running && one.result.is_object()) state = one.result.value("status", "failed");
   return {{"name", name},
-          {"state", state},
+          {"state", state_of(one)},
           {"request", one.request},
           {"status",
            one.held ? ordered_json::parse(to_json(one.held.status())) : ordered_json(nullptr)},

@@ -114,6 +114,8 @@ private:
   std::function<void()> drained_;
 };
 
+/// `running`, `finished`, `stopped`, `failed`, `waiting` or `interrupted`.
+std::string state_of(const kept_job& one);
 /// A job as the API shows it.
 nlohmann::ordered_json as_json(const std::string& name, const kept_job& one);
 

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <initializer_list>
+#include <string_view>
 
 namespace service {
 
@@ -111,6 +113,10 @@ void read_options(const json& from, troupe::trainer_options& o) {
     o.checkpoint.every_n_steps = n;
   o.checkpoint.keep_last = static_cast<std::int32_t>(f.integer("keep_last", 1, 1, 1000));
   f.end();
+  if (o.placement == troupe::placement_kind::threads && o.elastic.spares > 0)
+    refuse(
+        "options.spares are processes, but options.placement is \"threads\": leave one of the "
+        "two out");
 }
 
 }  // namespace
@@ -129,6 +135,17 @@ learning learning_of(const json& request) {
   all.features = data.integer("features", 0, 0, 1'000'000);
   all.classes = data.integer("classes", 10, 2, 1'000'000);
   data.end();
+  const auto only_for = [&](const char* name, std::initializer_list<std::string_view> sets) {
+    if (data.find(name) && std::find(sets.begin(), sets.end(), all.data) == sets.end())
+      refuse(
+          fmt::format("data.{} is of {}, but data.name is \"{}\": leave {} out, or give the "
+                      "name of its data set",
+                      name, fmt::join(sets, " and "), all.data, name));
+  };
+  only_for("samples", {"synthetic"});
+  only_for("path", {"csv"});
+  only_for("features", {"csv"});
+  only_for("classes", {"synthetic", "csv"});
   if (all.data == "csv" && (all.path.empty() || all.features == 0))
     refuse("data.name is \"csv\": give data.path and data.features as well");
   return all;

@@ -58,11 +58,15 @@ void print_facts(const manifest& what, console& screen) {
                               fmt::join(tensor.shape, ", "), tensor.name));
 }
 
-// The folder of a checkpoint; for the folder of a run, that of its latest checkpoint.
+// Whether `path` is the folder of a run, not of a checkpoint.
+bool names_run(const std::string& path) {
+  return !std::filesystem::exists(std::filesystem::path{path} / manifest_name) &&
+         std::filesystem::is_directory(std::filesystem::path{path} / checkpoints_folder);
+}
+
+// The folder of a checkpoint; for the folder of a run, that of its latest good checkpoint.
 std::string checkpoint_at(const std::string& path, console& screen) {
-  if (std::filesystem::exists(std::filesystem::path{path} / manifest_name) ||
-      !std::filesystem::is_directory(std::filesystem::path{path} / checkpoints_folder))
-    return path;
+  if (!names_run(path)) return path;
   const auto found = latest_checkpoint(path);
   for (const auto& bad : found.refused) screen.note("passed over: " + bad.why);
   return found.path;
@@ -79,21 +83,30 @@ program_end inspect(const std::string& path, bool json, console& screen) {
   return {};
 }
 
+// Of a run the newest one counts: an older good one in its place would hide the damage.
 program_end verify(const std::string& path, bool json, console& screen) {
+  auto at = path;
   const auto answer = [&](bool good, const std::string& why, const manifest& what) {
     if (!json) return;
     screen.result(dumped(
         {{"schema", "troupe.checkpoint_verification/1"},
-         {"path", path},
+         {"path", at},
          {"good", good},
          {"why", good ? ordered_json(nullptr) : ordered_json(why)},
          {"weights_digest", good ? ordered_json(what.weights_digest) : ordered_json(nullptr)}}));
   };
   try {
-    const auto what = verify_checkpoint(checkpoint_at(path, screen));
+    if (names_run(path)) {
+      const auto found = latest_checkpoint(path);
+      at = found.refused.empty() ? found.path : found.refused.front().path;
+      if (!found.refused.empty())
+        throw user_error(errc::checkpoint, fmt::format("{}; the newest good one is {}",
+                                                       found.refused.front().why, found.path));
+    }
+    const auto what = verify_checkpoint(at);
     answer(true, {}, what);
     if (!json)
-      screen.result(fmt::format("{}: good, step {}, weights_digest {}", path, what.loop.steps,
+      screen.result(fmt::format("{}: good, step {}, weights_digest {}", at, what.loop.steps,
                                 what.weights_digest));
   } catch (const user_error& error) {
     answer(false, error.what(), {});

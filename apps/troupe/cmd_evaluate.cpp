@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include <csignal>
+#include <string_view>
+#include <vector>
 
 namespace troupe::program {
 
@@ -76,8 +78,9 @@ program_end evaluate(stage purpose, const schema& all, given what, const context
     add_init_weights(plan.settings, work);
   else
     work.resume = plan.checkpoint;
-  if (plan.settings.is_set("metrics_port"))
-    around.screen.note("note: only fit serves metrics; --metrics-port has no effect here");
+  std::vector<std::string_view> unused{"metrics_port", "logger"};
+  if (plan.settings.text("profiler") == "torch") unused.emplace_back("profiler");
+  note_unused(around.screen, plan.settings, to_string(purpose), unused);
   const auto trace = add_trace(plan.settings, work);
   for (auto& make : progress_of(plan.settings, around)) work.observers.push_back(std::move(make));
   job_runner runner{around.world(), [&](int signal, int count) {

@@ -31,13 +31,9 @@ public:
   tuning(const schema& all, const given& what, const context& around)
       : around_(around), settings_(settled(join(all, what))) {
     if (settings_.flag("quiet")) around.screen.be_quiet();
-    for (const auto* key : {"run_dir", "resume"})
-      if (settings_.is_set(key))
-        throw user_error(errc::bad_usage,
-                         fmt::format("tune begins with fresh weights and leaves no folder: leave "
-                                     "out {}; the settings of a run are given by --config "
-                                     "RUN_DIR/config.toml",
-                                     key));
+    for (const auto* key : {"run_dir", "resume"}) refuse(key);
+    note_unused(around.screen, settings_, "tune",
+                {"trace", "trace_hooks", "metrics_port", "profiler", "logger"});
     refuse_copies(around.cluster, around.place);
     take_place(settings_, around.place);
     if (around.place) around.screen.note(place_note(*around.place, settings_));
@@ -80,6 +76,18 @@ public:
   }
 
 private:
+  // Variables last for many calls, so one that this call has no use for is no error.
+  void refuse(const char* key) const {
+    if (!settings_.is_set(key)) return;
+    const auto& from = settings_.at(key).origin;
+    const std::string why{"tune begins with fresh weights and leaves no folder"};
+    if (from.from == source::variable)
+      return screen().note(fmt::format("note: the {} has no effect: {}", from.text(), why));
+    throw user_error(errc::bad_usage, fmt::format("{}: leave out {} ({}); the settings of a run "
+                                                  "are given by --config RUN_DIR/config.toml",
+                                                  why, key, from.text()));
+  }
+
   const context& around_;
   program::settings settings_;
   job_runner runner_{around_.world(), [this](int, int count) {

@@ -348,6 +348,14 @@ void report_trace(console& screen, const std::shared_ptr<run_trace>& trace) {
     screen.error(fmt::format("the trace ends early: {}", why));
 }
 
+void note_unused(console& screen, const settings& s, std::string_view command,
+                 const std::vector<std::string_view>& keys) {
+  for (const auto key : keys)
+    if (s.at(key).origin.from >= source::assignment)
+      screen.note(
+          fmt::format("note: {} ({}) has no effect on {}", key, s.at(key).origin.text(), command));
+}
+
 void report_profile(console& screen, const job_outcome& outcome) {
   if (const auto table = to_string(profile_of(outcome)); !table.empty())
     screen.note(table.substr(0, table.size() - 1));

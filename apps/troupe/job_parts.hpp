@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace troupe::program {
 
@@ -41,6 +42,11 @@ void check_traces(const settings& s);
 std::shared_ptr<run_trace> add_trace(const settings& s, job& to);
 /// Completes the file of a trace. An error of the disk that has ended it is shown on `screen`.
 void report_trace(console& screen, const std::shared_ptr<run_trace>& trace);
+
+/// A note about each of the settings `keys` that a flag or `--set` gives to a command that has no
+/// use for it. A file or a variable may be for other commands.
+void note_unused(console& screen, const settings& s, std::string_view command,
+                 const std::vector<std::string_view>& keys);
 
 /// The table of the setting profiler, as a note.
 void report_profile(console& screen, const job_outcome& outcome);

@@ -15,17 +15,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* latest_word = "latest";
 
-// Reads the settings. Without a configuration file, the run's own config.toml is read first, and
-// all other sources override it.
-void read_settings(run_plan& plan, const schema& all, given what) {
-  const auto saved = fs::path{plan.folder} / config_file;
-  if (!plan.folder.empty() && what.files.empty() && fs::exists(saved))
-    what.files.push_back(saved.string());
-  auto result = join(all, what);
-  plan.notes.insert(plan.notes.end(), result.notes.begin(), result.notes.end());
-  plan.settings = settled(std::move(result));
-}
-
 std::string newest_run() {
   const auto found = latest_run(runs_folder);
   if (found) return *found;
@@ -57,13 +46,38 @@ void take_path(run_plan& plan, const std::string& path) {
   plan.checkpoint = path;
 }
 
-// The folder that `resume` names. Empty when it is not set.
+// The run that `resume`, a path, names or lies in. Empty for a checkpoint outside of runs.
+std::string run_named(const std::string& resume) {
+  return holds_checkpoints(resume) ? resume : run_of_checkpoint(resume).value_or("");
+}
+
+// The folder that a call names. Empty when it names none.
 std::string folder_of(const settings& first) {
   if (first.is_set("run_dir")) return first.text("run_dir");
   if (!first.is_set("resume")) return {};
   const auto resume = first.text("resume");
-  if (resume == latest_word) return newest_run();
-  return holds_checkpoints(resume) ? resume : run_of_checkpoint(resume).value_or("");
+  return resume == latest_word ? newest_run() : run_named(resume);
+}
+
+// The run whose settings a call goes on with: that of its folder, or of the checkpoint that begins
+// a new one.
+std::string run_of_settings(const settings& first, const std::string& folder) {
+  if (holds_run(folder) || !first.is_set("resume")) return folder;
+  const auto resume = first.text("resume");
+  return resume == latest_word ? folder : run_named(resume);
+}
+
+// Reads the settings. Without a configuration file, the config.toml of `run` is read first, and all
+// other sources override it.
+void read_settings(run_plan& plan, const schema& all, given what, const std::string& run) {
+  const auto saved = fs::path{run} / config_file;
+  if (!run.empty() && what.files.empty() && fs::exists(saved)) {
+    what.files.push_back(saved.string());
+    if (run != plan.folder) plan.notes.push_back(fmt::format("settings of {}", saved.string()));
+  }
+  auto result = join(all, what);
+  plan.notes.insert(plan.notes.end(), result.notes.begin(), result.notes.end());
+  plan.settings = settled(std::move(result));
 }
 
 void resume(run_plan& plan, const std::string& from) {
@@ -134,6 +148,18 @@ void refuse_other_run(const run_plan& plan) {
                                plan.folder, plan.checkpoint));
 }
 
+// An evaluation has the settings of the run that it names: another one's, or the defaults, would
+// give figures of something else.
+void refuse_folder_without(const run_plan& plan) {
+  if (is_of_run(plan.checkpoint, plan.folder)) return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("run_dir = {} ({}) is no run with the checkpoint {}: leave it out, "
+                               "and the settings are those of the checkpoint's own run, or give "
+                               "others with --config",
+                               toml_text(plan.folder), plan.settings.at("run_dir").origin.text(),
+                               plan.checkpoint));
+}
+
 // Of two that a call names one would have no effect. A run's own file may name the weights that the
 // run began with.
 void refuse_two_weights(const run_plan& plan) {
@@ -163,7 +189,7 @@ run_plan plan_fit(const schema& all, given what,
         errc::bad_configuration,
         fmt::format("{} holds a run; go on with it by --resume latest, or choose another --run-dir",
                     plan.folder));
-  read_settings(plan, all, std::move(what));
+  read_settings(plan, all, std::move(what), run_of_settings(first, plan.folder));
   if (resuming) resume(plan, first.text("resume"));
   refuse_other_run(plan);
   refuse_two_weights(plan);
@@ -178,10 +204,11 @@ run_plan plan_evaluation(const schema& all, given what, const std::string& comma
   // What else is given is checked below, with the model of the run's own file.
   const auto first = join(all, what).settings;
   plan.folder = folder_of(first);
-  read_settings(plan, all, std::move(what));
+  read_settings(plan, all, std::move(what), plan.folder);
   const auto from = first.is_set("resume") ? first.text("resume") : "";
   if (!from.empty() && from != latest_word) {
     take_path(plan, from);
+    if (first.is_set("run_dir")) refuse_folder_without(plan);
   } else if (!plan.folder.empty()) {
     take_latest(plan, plan.folder);
   } else if (!plan.settings.is_set("init_weights")) {

@@ -26,14 +26,15 @@ struct run_plan {
 
 /// The plan of a fit. Only with `resume` may the folder hold a run, the checkpoint's. `resume`
 /// without a folder means the checkpoint's own run, or the run started last. That run's config.toml
-/// is read first unless another configuration is named. A run that ended before its first
-/// checkpoint starts again.
+/// is read first, also for a new folder, unless another configuration is named. A run that ended
+/// before its first checkpoint starts again.
 /// `fresh` names a new folder. Throws user_error with the fix; changes nothing.
 run_plan plan_fit(const schema& all, given what,
                   const std::function<std::string(const std::string& model)>& fresh);
 
 /// The plan of an evaluation. Its weights come from `resume` (or its other name, `checkpoint`), the
-/// folder's latest checkpoint, or init_weights. Throws user_error (bad_usage) when none is named.
+/// folder's latest checkpoint, or init_weights. Throws user_error: none is named (bad_usage), or a
+/// folder and a checkpoint of another run (bad_configuration).
 run_plan plan_evaluation(const schema& all, given what, const std::string& command);
 
 }  // namespace troupe::program

@@ -197,5 +197,56 @@ def story_a_resume_of_a_finished_run_evaluates_its_weights(folder):
     check_equal(result_of(other)["epochs"], 3)
 
 
+def story_a_new_folder_goes_on_with_the_settings_of_the_checkpoint(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, "--gradient-clip-val", 0.5, "--precision", "bf16-mixed", "--callback", "ema", "--ranks", 1), 0)
+
+    def config_of(place):
+        with open(os.path.join(place, "config.toml"), encoding="utf-8") as file:
+            return [line for line in file if not line.startswith(("#", "max_epochs"))]
+
+    for name, named in (("of_run", run), ("of_checkpoint", os.path.join(run, "checkpoints", "latest"))):
+        other = os.path.join(folder, name)
+        ended = check_code(troupe("fit", "--run-dir", other, "--resume", named, "--max-epochs", 3, "--progress",
+                                  "never"), 0)
+        check_in(f"settings of {os.path.relpath(os.path.join(run, 'config.toml'))}" if name == "of_checkpoint" else
+                 f"settings of {os.path.join(run, 'config.toml')}", ended.err, ended)
+        check_equal((config_of(other), result_of(other)["epochs"]), (config_of(run), 3))
+    # Another file replaces them.
+    plain = os.path.join(folder, "plain.toml")
+    with open(plain, "w", encoding="utf-8") as file:
+        file.write("ranks = 1\nbatch_size = 4\n")
+    other = os.path.join(folder, "other")
+    check_code(fit(other, "--resume", run, "--config", plain, "--max-epochs", 3), 0)
+    check(config_of(other) != config_of(run), "the settings of the run were read")
+
+
+def story_an_evaluation_of_a_folder_without_the_checkpoint_is_refused(folder):
+    run, other = (os.path.join(folder, name) for name in ("run", "other"))
+    check_code(fit(run, *HALF), 0)
+    check_code(fit(other, *HALF), 0)
+    checkpoint = os.path.join(run, "checkpoints", "step-00000020")
+    for command in ("test", "validate", "predict"):
+        for wrong in (other, os.path.join(folder, "typo")):
+            ended = check_code(troupe(command, "--run-dir", wrong, "--checkpoint", checkpoint), 3)
+            check_in(f'run_dir = "{wrong}" (flag --run-dir) is no run with the checkpoint {checkpoint}', ended.err)
+            check_equal(ended.out, "", ended)
+    for right in (["--run-dir", run], ["--run-dir", run + "/"], []):
+        check_code(troupe("test", *right, "--checkpoint", checkpoint, "--progress", "never"), 0)
+
+
+def story_an_evaluation_notes_the_settings_that_it_has_no_use_for(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, *HALF, "--logger", "csv,tensorboard"), 0)
+    before = everything(folder)
+    ended = check_code(troupe("test", "--run-dir", run, "--progress", "never", "--logger", "tensorboard",
+                              "--metrics-port", 0, "--profiler", "torch"), 0)
+    for part in ("logger (flag --logger)", "metrics_port (flag --metrics-port)", "profiler (flag --profiler)"):
+        check_in(f"note: {part} has no effect on test\n", ended.err, ended)
+    check_equal(everything(folder), before)
+    ended = check_code(troupe("test", "--run-dir", run, "--progress", "never", "--profiler", "simple"), 0)
+    check("has no effect" not in ended.err, ended)
+
+
 if __name__ == "__main__":
     main(globals())

@@ -164,6 +164,12 @@ def story_latest_skips_a_damaged_checkpoint(folder):
         f.seek(-1, os.SEEK_CUR)
         f.write(bytes([byte[0] ^ 0x10]))
     check_code(troupe("checkpoint", "verify", damaged), 5)
+    # A run is as good as its newest checkpoint.
+    older = os.path.join(run, "checkpoints", checkpoints_of(run)[-2])
+    said = check_code(troupe("checkpoint", "verify", run, "--json"), 5)
+    check_in(f"the newest good one is {older}", said.err)
+    check_equal((said.json()["path"], said.json()["good"]), (damaged, False))
+    check_equal(check_code(troupe("checkpoint", "verify", older, "--json"), 0).json()["path"], older)
     refused = check_code(fit(os.path.join(folder, "other"), "--resume", damaged), 5)
     check_in("model.safetensors", refused.err)
     check_in("newest good one", refused.err)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 
 from troupe_program import check, check_code, check_equal, check_in, main, troupe
 from troupe_service import ENDLESS, SERVICE, SMALL, Service, changed, timed
@@ -72,6 +73,32 @@ def story_stop_resume_and_scale(folder):
     service.post("/v1/jobs/now/stop", {"now": True})
     job = service.wait_for_end("now")
     check_equal((job["state"], job["result"]["failure"]["kind"]), ("failed", "aborted"))
+    # What is not known is null.
+    check_equal([job["result"]["failure"][field] for field in ("rank", "hook")], [None] * 2)
+    check_equal([job["result"][field] for field in ("weights_digest", "last_checkpoint")], [None] * 2)
+    check_equal(service.end(), 0)
+
+
+def story_how_a_running_job_stands_is_sent_about_once_a_second(folder):
+    service = Service(folder)
+    service.start(ENDLESS, "run")
+    service.wait_for_step("run", 5)
+    began, shown, metrics = time.monotonic(), [], 0
+    for _, kind, data in service.events("run"):
+        if kind == "job":
+            shown.append((data["state"], data["status"]["state"]))
+            metrics = metrics or 1
+        metrics += kind == "metrics" and metrics > 0  # from the first `job` on
+        if metrics > 100:
+            break
+    changes = sum(one != other for one, other in zip(shown, shown[1:]))
+    most = 1 + changes + (time.monotonic() - began)
+    check(0 < len(shown) <= most, f"{len(shown)} of at most {most}")
+    # The end is sent at once, and once.
+    service.post("/v1/jobs/run/stop", {"now": True})
+    last = [data["state"] for _, kind, data in service.events("run") if kind == "job"]
+    check_equal(last.count("failed"), 1, last)
+    check_equal(last[-1], "failed")
     check_equal(service.end(), 0)
 
 
@@ -343,6 +370,15 @@ def story_wrong_requests_are_answered(folder):
             ("POST", "/v1/jobs", {"options": {"placement": "moon"}}, 400, "processes, threads"),
             ("POST", "/v1/jobs", {"model": {"hidden": "wide"}}, 400, "model.hidden"),
             ("POST", "/v1/jobs", {"data": {"name": "csv"}}, 400, "data.path"),
+            ("POST", "/v1/jobs", {"data": {"path": "/my.csv", "features": 3, "classes": 4}}, 400,
+             "data.path is of csv"),
+            ("POST", "/v1/jobs", {"data": {"features": 3}}, 400, r"data.name is \"synthetic\""),
+            ("POST", "/v1/jobs", {"data": {"name": "csv", "path": "/my.csv", "features": 3, "samples": 5}}, 400,
+             "data.samples is of synthetic"),
+            ("POST", "/v1/jobs", {"data": {"name": "fashion_mnist", "classes": 4}}, 400,
+             "data.classes is of synthetic and csv"),
+            ("POST", "/v1/jobs", {"options": {"placement": "threads", "spares": 2}}, 400,
+             "options.spares are processes"),
             ("POST", "/v1/jobs", {"options": []}, 400, "options is no JSON object")):
         got, text = service.ask(method, path, body)
         check_equal(got, status, (method, path, text))

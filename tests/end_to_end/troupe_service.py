@@ -103,13 +103,12 @@ class Service:
         client.close()
 
     def wait_for(self, name, holds, what):
-        """Follows a job by its events until `holds` says so of how it stands."""
-        job = None
-        for _, kind, data in self.events(name):
-            if kind == "job":
-                job = data
-                if holds(job):
-                    return job
+        """Follows a job until `holds` says so of how it stands. The service itself says it once a second only."""
+        job = self.job(name)
+        for _, kind, data in self.events(name, after=job["events"]):
+            job = data if kind == "job" else self.job(name)
+            if holds(job):
+                return job
         fail(f"{name}: {what} did not happen\n{job}\n{self.notes}")
 
     def wait_for_step(self, name, step):

@@ -79,9 +79,23 @@ def story_what_cannot_be_tuned_is_refused(folder):
                                   (["batch-size", "--limit-train-batches", 0], 3, "--limit-train-batches"),
                                   (["learning-rate", "--limit-train-batches", 0], 3, "--limit-train-batches"),
                                   (["batch-size", "--fault", "throw@rank=0,hook=backward,what=oops"], 1, "oops"),
+                                  (["learning-rate", "--set", f"resume={folder}"], 2, "leave out resume (--set)"),
                                   ([], 2, "troupe tune --help")):
         ended = check_code(troupe("tune", *arguments, *(SMALL if arguments else [])), code)
         check_in(part, ended.err, ended)
+
+
+def story_settings_without_an_effect_are_noted(folder):
+    trace = os.path.join(folder, "t.json")
+    ended = check_code(troupe(*RATE, "--trace", trace, "--metrics-port", 0, "--profiler", "simple", "--set",
+                              "logger=tensorboard", TROUPE_RUN_DIR=folder, TROUPE_TRACE_HOOKS=trace), 0)
+    for part in ("trace (flag --trace)", "metrics_port (flag --metrics-port)", "profiler (flag --profiler)",
+                 "logger (--set)"):
+        check_in(f"note: {part} has no effect on tune\n", ended.err, ended)
+    # Variables may be for other calls.
+    check_in("the variable TROUPE_RUN_DIR has no effect", ended.err, ended)
+    check_equal(ended.err.count("has no effect"), 5, ended)
+    check_equal(os.listdir(folder), [])
 
 
 if __name__ == "__main__":
