@@ -25,7 +25,6 @@ bool accumulates(std::string_view callback) {
 }
 
 // Short fits with the settings of a call. They leave no files.
-
 class tuning {
 public:
   tuning(const schema& all, const given& what, const context& around)

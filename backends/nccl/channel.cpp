@@ -206,6 +206,16 @@ std::string channel::launch(operation& what) {
   return error == cudaSuccess ? "" : fmt::format("cuda: {}", f.cuda_error_text(error));
 }
 
+// A network or a GPU that hangs ends no operation.
+std::string channel::late(const operation& first) {
+  const auto now = std::chrono::steady_clock::now();
+  if (std::exchange(first_, &first) != &first) since_ = now;
+  const auto limit = first.deadline;
+  if (limit.count() == 0 || now - since_ < limit) return {};
+  return fmt::format("nccl: {} has not ended {} s after all ranks had called it",
+                     describe(first.what.call), std::chrono::duration<double>{limit}.count());
+}
+
 std::string channel::step() {
   if (phase_ == phase::gone) return {};
   if (phase_ != phase::ready)
@@ -242,8 +252,15 @@ std::string channel::step() {
   }
   std::string why;
   if (phase_ == phase::ready) settled(why);
+  const auto first = std::ranges::find_if(all, [](const auto& one) { return one->how.pending(); });
+  if (why.empty() && first != all.end() && (*first)->control->poll().status == work_status::ok)
+    why = late(**first);
   const std::lock_guard hold{mutex_};
-  std::erase_if(queue_, [](const auto& one) { return !one->how.pending(); });
+  std::erase_if(queue_, [this](const auto& one) {
+    const bool ended = !one->how.pending();
+    if (ended && one.get() == first_) first_ = nullptr;
+    return ended;
+  });
   return why;
 }
 

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -25,7 +26,8 @@ struct operation {
   submission what;
   work_ptr control;  ///< ends when all ranks have submitted it alike
   event_ptr ready;   ///< of the default stream at submission; null: `what` has the events
-  event_ptr done;    ///< null until it runs on the GPU; the watcher's, the lane's once `launched`
+  std::chrono::nanoseconds deadline{0};  ///< 0: none
+  event_ptr done;  ///< null until it runs on the GPU; the watcher's, the lane's once `launched`
   bool launching = false;
   std::atomic<bool> launched{false};
   collectives::outcome how;
@@ -68,6 +70,7 @@ private:
   std::string begin_connecting();
   std::string shared_gpu() const;
   std::string launch(operation& what);
+  std::string late(const operation& first);
   cudaError_t await_memory(const operation& what);
   ncclResult_t call(const operation& what);
   /// True when NCCL has accepted the last call. Sets `why` if NCCL refused it.
@@ -88,6 +91,9 @@ private:
   cudaStream_t stream_ = nullptr;
   mutable std::mutex mutex_;  // of the queue
   std::deque<std::shared_ptr<operation>> queue_;
+  // The first operation in the queue that all ranks have called, and since when it is the first.
+  const operation* first_ = nullptr;
+  std::chrono::steady_clock::time_point since_;
 };
 
 /// Why NCCL does not do it, in words for users; empty when it does.

@@ -72,6 +72,7 @@ std::shared_ptr<operation> group::submit(const std::vector<std::int32_t>& member
   f.set_device(device_);
   auto made = std::make_shared<operation>();
   made->what = std::move(what);
+  made->deadline = deadline;
   auto error = cudaSuccess;
   if (!made->what.in_ready || !made->what.out_ready) {
     cudaEvent_t ready = nullptr;
@@ -166,17 +167,15 @@ bool group::step_channels() {
   return busy;
 }
 
+// Operations end when their lane looks at them: it may ask the control group for the reason.
 void group::end_all() {
   std::vector<std::shared_ptr<channel>> all;
-  std::vector<std::weak_ptr<operation>> flying;
   {
     const std::lock_guard hold{mutex_};
     all = channels_;
-    flying.swap(flying_);
+    flying_.clear();
   }
   for (const auto& one : all) one->abort();
-  for (const auto& weak : flying)
-    if (const auto one = weak.lock()) settle(*one);
   ended_.store(true);
 }
 

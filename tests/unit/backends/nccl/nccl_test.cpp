@@ -320,6 +320,20 @@ TEST_CASE("a deadline names the missing rank") {
     CHECK_THAT(text_of<collective_timeout>(thrown[rank]), Catch::Contains("rank 2"));
 }
 
+TEST_CASE("a kernel that never ends aborts the group after the deadline") {
+  nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
+  company ranks{backend, 2, 1, std::chrono::milliseconds{50}};
+  fake_gpus::stall(true);
+  const auto thrown = ranks.attempt([](communicator& c) {
+    const tensor a{c, 8, 1};
+    c.all_reduce(a.view(), reduction::sum)->wait();
+  });
+  fake_gpus::stall(false);
+  for (const auto& error : thrown)
+    CHECK(thrown_by<generation_closed>([&] { std::rethrow_exception(error); }) ==
+          "nccl: all_reduce(sum, float32, 8) has not ended 0.05 s after all ranks had called it");
+}
+
 TEST_CASE("abort ends kernels that would never finish") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
   {
