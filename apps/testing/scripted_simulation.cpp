@@ -78,6 +78,7 @@ void scripted_simulation::train_again() {
   payload.width = job_.width;
   payload.buffers = job_.buffers;
   payload.logs = how_.logs;
+  payload.collectives = job_.collectives;
   payload.load = [this](const std::string& path) { return io_->read(path); };
   payload.at_hook = how_.at_hook;
   payload.stepped = [this](const finished_step& s) {

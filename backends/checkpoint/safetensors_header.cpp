@@ -158,7 +158,11 @@ private:
 
 std::uint64_t bytes_of(const safetensors_entry& tensor) {
   std::uint64_t bytes = safetensors_element_size(tensor.dtype);
-  if (bytes == 0) refuse(fmt::format("tensor {}: unknown dtype", shown(tensor.name)));
+  if (bytes == 0)
+    refuse(
+        fmt::format("tensor {}: unknown dtype {}; the format has no type for it: use another one "
+                    "in the module, or train without checkpoints",
+                    shown(tensor.name), shown(tensor.dtype)));
   if (tensor.shape.size() > safetensors_limits::dimensions)
     refuse(fmt::format("tensor {}: more than {} dimensions", shown(tensor.name),
                        safetensors_limits::dimensions));

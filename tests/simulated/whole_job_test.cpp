@@ -185,3 +185,14 @@ TEST_CASE("generation does not form: a membership error with its own type", "[si
     REQUIRE(script.in().actors() == 0);
   }
 }
+
+TEST_CASE("a scripted job has hooks that call collectives where it asks for them", "[simulated]") {
+  const auto events = [](bool collectives) {
+    scripted_simulation script;
+    script.train({.ranks = 3, .steps = 6, .collectives = collectives});
+    CHECK(script.run().ok());
+    CHECK(script.weights() == script.reference_weights());
+    return script.in().events();
+  };
+  CHECK(events(true) > events(false));
+}
