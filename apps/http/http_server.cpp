@@ -3,6 +3,7 @@
 #include "apps/http/accept_loop.hpp"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
@@ -41,21 +42,27 @@ constexpr auto as_awaitable = asio::as_tuple(asio::use_awaitable);
 constexpr int quiet_max = 5;  // seconds without an event, after which a stream sends a comment
 constexpr std::size_t dropped_max = 1 << 20;  // bytes that are read and dropped after a refusal
 
-http_answer said(unsigned status, std::string text) {
-  return {.status = status, .body = std::move(text)};
+http_answer wrong(unsigned status, const std::string& why, const http_limits& limits) {
+  if (!limits.json_errors) return {.status = status, .body = why + "\n"};
+  using nlohmann::json;
+  const auto text = json{{"error", why}}.dump(-1, ' ', false, json::error_handler_t::replace);
+  return {.status = status, .body = text + "\n", .type = "application/json"};
 }
 
 // What a client gets that has sent something wrong; nothing for one that has gone or was slow.
 std::optional<http_answer> refusal(const error_code& error, const http_limits& limits) {
   if (error == http::error::header_limit || error == http::error::buffer_overflow)
-    return said(431, fmt::format("the header of a request has at most {} bytes\n", limits.header));
+    return wrong(431, fmt::format("the header of a request has at most {} bytes", limits.header),
+                 limits);
   if (error == http::error::body_limit)
-    return said(413, limits.body == 0 ? std::string{"a request has no body\n"}
-                                      : fmt::format("the body of a request has at most {} bytes\n",
-                                                    limits.body));
+    return wrong(413,
+                 limits.body == 0
+                     ? std::string{"a request has no body"}
+                     : fmt::format("the body of a request has at most {} bytes", limits.body),
+                 limits);
   const bool gone = error == http::error::end_of_stream || error == http::error::partial_message;
   if (error.category() == http::make_error_code(http::error::bad_method).category() && !gone)
-    return said(400, "this is no request of HTTP\n");
+    return wrong(400, "this is no request of HTTP", limits);
   return std::nullopt;
 }
 
@@ -91,7 +98,7 @@ struct http_server::server : std::enable_shared_from_this<server> {
     try {
       return how(request);
     } catch (const std::exception& error) {
-      return said(500, std::string{"internal error: "} + error.what() + "\n");
+      return wrong(500, std::string{"internal error: "} + error.what(), limits);
     }
   }
 };
@@ -241,8 +248,7 @@ struct http_server::server::visit_over : visit, std::enable_shared_from_this<vis
     const auto streams = static_cast<std::size_t>(std::count_if(
         all.open.begin(), all.open.end(), [](const auto& one) { return one->streams; }));
     if (streams >= limits.streams) {
-      auto refused = said(503, "{\"error\":\"too many streams are open: close one\"}\n");
-      refused.type = "application/json";
+      const auto refused = wrong(503, "too many streams are open: close one", limits);
       co_await send(refused, asked, false);
       co_return;
     }

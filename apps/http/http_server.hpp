@@ -26,6 +26,7 @@ struct http_limits {
   std::chrono::seconds wait{5};   ///< for a whole request, from the connection or the last answer
   std::chrono::seconds write{5};  ///< for an answer, or a part of a stream, to be read
   bool keep_alive = false;        ///< several requests per connection
+  bool json_errors = false;       ///< errors of the server are `{"error":"..."}`, else plain text
 };
 
 struct http_request {

@@ -1,10 +1,10 @@
 #include "apps/service/job_book.hpp"
 
+#include "apps/command_line/descriptors.hpp"
 #include "apps/service/models.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -12,8 +12,10 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <system_error>
 #include <utility>
 
 namespace service {
@@ -39,12 +41,14 @@ void write_file(const fs::path& path, const json& what) {
   if (error) throw refused(507, fmt::format("cannot write {}: {}", path.string(), error.message()));
 }
 
-// Null for what is no file.
+// Null for what is no file. Throws `refused`: it is there and cannot be opened.
 json read_file(const fs::path& path) {
   std::error_code none;
-  std::ifstream in;
-  if (fs::is_regular_file(path, none)) in.open(path);
-  return in.is_open() ? json::parse(in, nullptr, false) : json(nullptr);
+  if (!fs::is_regular_file(path, none)) return nullptr;
+  std::ifstream in{path};
+  if (!in)
+    throw refused(507, fmt::format("cannot read {}: {}", path.string(), std::strerror(errno)));
+  return json::parse(in, nullptr, false);
 }
 
 void save(const kept_job& one, bool stop_wanted) {
@@ -79,9 +83,26 @@ bool has_checkpoint(const fs::path& run) {
 json known(std::int64_t number) { return number < 0 ? json(nullptr) : json(number); }
 json known(const std::string& text) { return text.empty() ? json(nullptr) : json(text); }
 
+// The journal of a job that is to run.
+void open_journal(kept_job& one) {
+  try {
+    one.events.open();
+  } catch (const std::system_error& error) {
+    throw refused(507, fmt::format("cannot write {}", error.what()));
+  }
+}
+
 json failure_json(const troupe::failure& what) {
   return {{"kind", to_string(what.kind)}, {"type", what.type},        {"what", what.what},
           {"rank", known(what.rank)},     {"hook", known(what.hook)}, {"step", known(what.step)}};
+}
+
+// Not written down: the next service tries again.
+void fail(kept_job& one, const std::string& why) {
+  troupe::failure what;
+  what.what = why;
+  one.result = {{"status", "failed"}, {"failure", failure_json(what)}};
+  one.events.wake();
 }
 
 json result_of(const job_outcome& outcome) {
@@ -126,7 +147,7 @@ int locked(const fs::path& folder) {
                              fmt::format("{}: the folder cannot be written; choose another with "
                                          "--folder",
                                          folder.string()));
-  if (::flock(file, LOCK_EX | LOCK_NB) == 0) return file;
+  if (troupe::program::lock_alone(file)) return file;
   ::close(file);
   throw troupe::user_error(
       troupe::errc::bad_configuration,
@@ -147,8 +168,14 @@ job_book::job_book(asio::io_context& loop, fs::path folder, std::size_t jobs_max
     delete_later(entry.path());
   for (const auto& entry : fs::directory_iterator{folder_ / "jobs"}) {
     const auto name = entry.path().filename().string();
-    const auto saved = read_file(entry.path() / "job.json");
     if (!entry.is_directory() || !is_job_name(name)) continue;
+    json saved, result;
+    try {
+      saved = read_file(entry.path() / "job.json");
+      result = read_file(entry.path() / "result.json");
+    } catch (const refused&) {  // a job whose end is not known is not run again
+      saved = nullptr;
+    }
     if (!is_job_file(saved)) {
       left_out_.push_back(entry.path().string());
       continue;
@@ -156,7 +183,7 @@ job_book::job_book(asio::io_context& loop, fs::path folder, std::size_t jobs_max
     auto one = std::make_shared<kept_job>(entry.path());
     one->request = saved["request"];
     one->stop_wanted = saved.value("stop_wanted", false);
-    if (auto result = read_file(entry.path() / "result.json"); is_result_file(result))
+    if (is_result_file(result))
       one->result = std::move(result);
     else if (one->stop_wanted) {
       one->result = {{"status", "stopped"}, {"failure", nullptr}};
@@ -167,7 +194,9 @@ job_book::job_book(asio::io_context& loop, fs::path folder, std::size_t jobs_max
 }
 
 job_book::~job_book() {
+  deleter_.stop();  // the next service deletes the rest
   starter_.join();
+  deleter_.join();
   if (lock_ >= 0) ::close(lock_);
 }
 
@@ -182,10 +211,13 @@ void job_book::resume_waiting() {
     if (draining_ || running() >= jobs_max_) return;
     if (!std::exchange(one->waits, false)) continue;
     if (!fs::exists(one->folder)) {
-      troupe::failure gone;
-      gone.what = fmt::format("the folder of the job is gone: {}", one->folder.string());
-      one->result = {{"status", "failed"}, {"failure", failure_json(gone)}};
-      one->events.wake();
+      fail(*one, fmt::format("the folder of the job is gone: {}", one->folder.string()));
+      continue;
+    }
+    try {
+      open_journal(*one);
+    } catch (const refused& error) {
+      fail(*one, error.what());
       continue;
     }
     one->events.add("service", {{"event", "resumed"}});
@@ -231,6 +263,7 @@ kept_job& job_book::start(const json& request) {
   one->request = request;
   try {
     save(*one, false);
+    open_journal(*one);
   } catch (const refused&) {  // the name stays free
     std::error_code none;
     fs::remove_all(folder, none);
@@ -251,6 +284,7 @@ void job_book::resume(const std::string& name) {
   if (!fs::exists(one->folder))
     throw refused(409, fmt::format("the folder of the job \"{}\" is gone: remove the job", name));
   save(*one, false);
+  open_journal(*one);
   fs::remove(one->folder / "result.json");
   one->result = nullptr;
   one->stop_wanted = one->abort_wanted = one->waits = false;
@@ -323,6 +357,7 @@ void job_book::ended_if_recorded(const kept_job_ptr& one) {
     record_result(*one);
   }
   one->events.add("service", {{"event", "ended"}, {"status", to_string(outcome.status)}});
+  one->events.close();
   resume_waiting();
   if (drained_ && running() == 0) std::exchange(drained_, nullptr)();
 }
@@ -405,7 +440,7 @@ void job_book::remove(const std::string& name) {
 // If the service is killed meanwhile, or a file cannot be removed, the folder stays. The next
 // service removes it when it starts.
 void job_book::delete_later(fs::path folder) {
-  asio::post(starter_, [folder = std::move(folder)] {
+  asio::post(deleter_, [folder = std::move(folder)] {
     std::error_code none;
     fs::remove_all(folder, none);
   });

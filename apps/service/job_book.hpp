@@ -58,7 +58,7 @@ struct kept_job {
 using kept_job_ptr = std::shared_ptr<kept_job>;
 
 /// For the loop's thread. No call waits for a job, a checkpoint or a rank: jobs are started on a
-/// thread of their own, because a start reads checkpoints.
+/// thread of their own, because a start reads checkpoints, and folders are deleted on another one.
 class job_book {
 public:
   /// Finds the jobs in `folder`, and locks it. Throws troupe::user_error: another service has it,
@@ -86,7 +86,8 @@ public:
   kept_job_ptr find(const std::string& name) const;
   const std::map<std::string, kept_job_ptr>& all() const { return all_; }
   std::size_t running() const;
-  /// Folders of jobs whose job.json is missing or damaged: they are left as they are.
+  /// Folders of jobs whose job.json is missing or damaged, or whose files cannot be read: they are
+  /// left as they are.
   const std::vector<std::string>& left_out() const { return left_out_; }
 
 private:
@@ -106,6 +107,7 @@ private:
   const std::size_t jobs_max_;
   int lock_ = -1;
   boost::asio::thread_pool starter_{1};
+  boost::asio::thread_pool deleter_{1};
   troupe::session session_;
   std::map<std::string, kept_job_ptr> all_;
   std::vector<std::string> left_out_;

@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 namespace service {
@@ -25,51 +28,85 @@ std::string now_as_text() {
 
 }  // namespace
 
-journal::journal(std::string path) {
-  bool whole = true;
-  if (std::ifstream before{path}; before) {
-    for (std::string text; std::getline(before, text);) {
-      whole = !before.eof();
-      const auto read = json::parse(text, nullptr, false);
-      const bool good = read.is_object() && read.contains("kind") && read["kind"].is_string();
-      if (good) keep({read["kind"].get<std::string>(), text});
-    }
+journal::journal(std::string path) : path_(std::move(path)) { kept(); }
+
+// The lines in memory, or else those of the file.
+std::shared_ptr<journal::lines> journal::kept() {
+  if (auto known = shared_.lock()) return known;
+  auto all = std::make_shared<lines>();
+  shared_ = all;
+  newest_ = 0;
+  std::ifstream file{path_};
+  for (std::string text; std::getline(file, text);) {
+    if (!text.starts_with('{') || !text.ends_with('}')) continue;
+    keep(*all, std::move(text));
+    ++newest_;
   }
-  file_.open(path, std::ios::app);
-  if (!whole) file_ << '\n';
+  return all;
+}
+
+void journal::open() {
+  held_ = kept();
+  file_.open(path_, std::ios::app);
+  if (!file_) {
+    const auto why = errno;
+    close();
+    throw std::system_error(why, std::generic_category(), path_);
+  }
+  // A crash may have cut the last line.
+  std::ifstream before{path_, std::ios::ate};
+  if (before.tellg() > 0 && before.seekg(-1, std::ios::end) && before.get() != '\n') file_ << '\n';
+}
+
+void journal::close() {
+  file_.close();
+  file_.clear();
+  held_.reset();
 }
 
 void journal::add(const std::string& kind, const json& what) {
+  const bool was_open = file_.is_open();
+  try {
+    if (!was_open) open();
+  } catch (const std::system_error&) {
+    return;
+  }
   json all{{"kind", kind}, {"time", now_as_text()}};
   all.update(what);
   auto text = all.dump(-1, ' ', false, json::error_handler_t::replace);
   // A full disk costs the line, not the job; the next line is tried again.
   file_ << text << std::endl;
   file_.clear();
-  keep({kind, std::move(text)});
+  keep(*held_, std::move(text));
+  ++newest_;
+  if (!was_open) close();
   wake();
 }
 
-void journal::keep(line one) {
-  lines_.push_back(std::move(one));
-  if (lines_.size() <= kept_max) return;
-  lines_.pop_front();
-  ++first_;
+void journal::keep(lines& all, std::string one) {
+  all.push_back(std::move(one));
+  if (all.size() > kept_max) all.pop_front();
 }
 
-std::string journal::events_after(std::uint64_t& after) const {
+std::string journal::events_after(std::uint64_t& after) {
+  const auto all = kept();
   std::string text;
-  auto number = std::max(after + 1, first_);
-  for (; number <= newest() && text.size() < piece_max; ++number) {
-    const auto& one = lines_[number - first_];
-    text += fmt::format("id: {}\nevent: {}\ndata: {}\n\n", number, one.kind, one.json);
+  const auto first = newest_ - all->size() + 1;
+  auto number = std::max(after + 1, first);
+  for (; number <= newest_ && text.size() < piece_max; ++number) {
+    const auto& one = (*all)[number - first];
     after = number;
+    const auto read = json::parse(one, nullptr, false);
+    const bool good = read.is_object() && read.contains("kind") && read["kind"].is_string();
+    if (!good) continue;
+    const auto kind = read["kind"].get<std::string>();
+    text += fmt::format("id: {}\nevent: {}\ndata: {}\n\n", number, kind, one);
   }
   return text;
 }
 
 std::shared_ptr<void> journal::watch(std::function<void()> wake) {
-  auto key = std::make_shared<std::function<void()>>(std::move(wake));
+  auto key = std::make_shared<watcher>(watcher{std::move(wake), kept()});
   watchers_.push_back(key);
   return key;
 }
@@ -78,7 +115,7 @@ void journal::wake() {
   for (auto it = watchers_.begin(); it != watchers_.end();) {
     const auto one = it->lock();
     it = one ? std::next(it) : watchers_.erase(it);
-    if (one) (*one)();
+    if (one) one->wake();
   }
 }
 

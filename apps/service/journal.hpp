@@ -1,4 +1,5 @@
-// The events of a job as the service keeps them: in a file, and the newest ones in memory.
+// The events of a job as the service keeps them: in a file, and the newest ones in memory while the
+// job runs or a client follows it.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -19,31 +20,43 @@ class journal {
 public:
   static constexpr std::size_t kept_max = 20'000;  ///< lines in memory: the newest
 
+  /// Counts the lines of the file, if it is there, and keeps none of them.
   explicit journal(std::string path);
   journal(const journal&) = delete;
   journal& operator=(const journal&) = delete;
 
+  /// Before the first line of a run. Throws std::system_error: the file cannot be opened.
+  void open();
+  /// After the last one: of a job that has ended nothing is open or in memory.
+  void close();
+  /// Opens the file for this line alone if it is not open; loses the line if that fails.
   void add(const std::string& kind, const nlohmann::json& what);
-  std::uint64_t newest() const { return first_ + lines_.size() - 1; }
+  std::uint64_t newest() const { return newest_; }
   /// The kept lines after number `after` as server-sent events, at most about 64 KiB of them.
   /// `after` becomes the number of the last one.
-  std::string events_after(std::uint64_t& after) const;
+  std::string events_after(std::uint64_t& after);
 
-  /// Calls `wake` after each line, for as long as the caller holds the returned key.
+  /// Calls `wake` after each line, for as long as the caller holds the returned key. It keeps the
+  /// lines in memory.
   std::shared_ptr<void> watch(std::function<void()> wake);
   /// Calls the watchers: something else has changed.
   void wake();
 
 private:
-  struct line {
-    std::string kind, json;
+  using lines = std::deque<std::string>;  // the newest ones; the number of the last one is newest_
+  struct watcher {
+    std::function<void()> wake;
+    std::shared_ptr<lines> all;
   };
-  void keep(line one);
+  static void keep(lines& all, std::string one);
+  std::shared_ptr<lines> kept();
 
+  const std::string path_;
   std::ofstream file_;
-  std::uint64_t first_ = 1;  // the number of lines_.front()
-  std::deque<line> lines_;
-  std::list<std::weak_ptr<std::function<void()>>> watchers_;
+  std::uint64_t newest_ = 0;
+  std::shared_ptr<lines> held_;  // while the file is open
+  std::weak_ptr<lines> shared_;  // of held_ and of watchers
+  std::list<std::weak_ptr<watcher>> watchers_;
 };
 
 }  // namespace service

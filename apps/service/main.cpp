@@ -1,5 +1,6 @@
 // A service that trains: jobs as JSON over HTTP, with a live page. Built on the public headers.
 #include "apps/command_line/command_line.hpp"
+#include "apps/command_line/descriptors.hpp"
 #include "apps/http/http_server.hpp"
 #include "apps/service/api.hpp"
 #include "apps/service/job_book.hpp"
@@ -13,7 +14,10 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -35,21 +39,34 @@ struct flags {
   std::int64_t jobs = 4;
 };
 
+// A credential of systemd is for this service alone. Its mode may show a group's right to read it,
+// where the service gets that right from an access list.
+bool is_credential(const std::string& path) {
+  const char* all = std::getenv("CREDENTIALS_DIRECTORY");
+  std::error_code none;
+  return all && std::filesystem::equivalent(std::filesystem::path{path}.parent_path(), all, none);
+}
+
 std::string token_in(const std::string& path) {
+  const auto refuse = [&](const std::string& why) {
+    throw user_error(errc::bad_configuration, fmt::format("--token-file {}: {}", path, why));
+  };
   struct stat about {};
-  if (::stat(path.c_str(), &about) != 0)
-    throw user_error(errc::bad_configuration,
-                     fmt::format("--token-file {}: the file is not there", path));
-  if ((about.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-    throw user_error(
-        errc::bad_configuration,
-        fmt::format("--token-file {}: other users may read it; run chmod 600 {}", path, path));
+  if (::stat(path.c_str(), &about) != 0) refuse(std::strerror(errno));
+  if (!S_ISREG(about.st_mode)) refuse("it is no regular file; name the file with the token");
+  const mode_t others = is_credential(path) ? S_IRWXO : S_IRWXG | S_IRWXO;
+  if ((about.st_mode & others) != 0)
+    refuse(fmt::format("other users may read it; run chmod 600 {}", path));
+  std::ifstream file{path};
+  if (!file)
+    refuse(
+        fmt::format("{}; give it to the user of the service, or let systemd pass it on with "
+                    "LoadCredential",
+                    std::strerror(errno)));
   std::string token;
-  std::ifstream{path} >> token;
+  file >> token;
   if (token.size() < 16)
-    throw user_error(errc::bad_configuration,
-                     fmt::format("--token-file {}: the token has {} characters, and 16 are needed",
-                                 path, token.size()));
+    refuse(fmt::format("the token has {} characters, and 16 are needed", token.size()));
   return token;
 }
 
@@ -72,7 +89,8 @@ constexpr http_limits limits{.header = 8192,
                              .streams = 32,
                              .wait = std::chrono::seconds{10},
                              .write = std::chrono::seconds{10},
-                             .keep_alive = true};
+                             .keep_alive = true,
+                             .json_errors = true};
 
 std::unique_ptr<http_server> served(asio::io_context& loop, const flags& all,
                                     const asio::ip::address& at, http_server::handler how) {
@@ -119,7 +137,9 @@ void run(const flags& all) {
   fmt::print(stderr, "serving on {}://{}:{}/\n", all.tls.certificate.empty() ? "http" : "https",
              at.is_v6() ? "[" + at.to_string() + "]" : at.to_string(), server->port());
   for (const auto& folder : jobs.left_out())
-    fmt::print(stderr, "warning: {}: job.json is missing or damaged: this job is left out\n",
+    fmt::print(stderr,
+               "warning: {}: job.json is missing or damaged, or a file cannot be read: this job "
+               "is left out\n",
                folder);
   loop.run();
   server.reset();
@@ -157,6 +177,7 @@ int main(int count, char** arguments) {
     return service::recipe_of(service::learning_of(nlohmann::json::parse(request)));
   };
   if (const auto code = troupe::run_rank_if_child(count, arguments, recipe)) ::_exit(*code);
+  raise_descriptor_limit();
   try {
     flags all;
     const auto asked_for = read(all, {arguments + 1, arguments + count});

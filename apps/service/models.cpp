@@ -1,5 +1,6 @@
 #include "apps/service/models.hpp"
 
+#include <fmt/format.h>
 #include <troupe/callbacks.hpp>
 #include <troupe/data.hpp>
 #include <troupe/module.hpp>
@@ -11,7 +12,10 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 namespace service {
 
@@ -62,12 +66,42 @@ troupe::data_ptr data_of(const learning& what) {
   return troupe::synthetic({.samples = what.samples, .classes = what.classes});
 }
 
+// What a csv file holds is known on the ranks only, which read it.
+void check_sizes(const learning& what, troupe::data_module& data) {
+  const auto refuse = [&](const char* field, std::int64_t value, const std::string& right) {
+    throw troupe::user_error(troupe::errc::bad_configuration,
+                             fmt::format("data.{} is {}, but {}", field, value, right));
+  };
+  const auto all = data.train();
+  for (std::int64_t first = 0; all && first < all->size(); first += 1024) {
+    std::vector<std::int64_t> indices(
+        static_cast<std::size_t>(std::min<std::int64_t>(1024, all->size() - first)));
+    std::iota(indices.begin(), indices.end(), first);
+    const troupe::batch some{all->get(indices), 1};
+    const auto columns = some[0].numel() / some[0].size(0);
+    if (columns != what.features)
+      refuse("features", what.features,
+             fmt::format("a sample of {} has {} of them: give {}", what.path, columns, columns));
+    if (some[1].is_floating_point() || some[1].min().item<std::int64_t>() < 0)
+      throw troupe::user_error(
+          troupe::errc::bad_configuration,
+          fmt::format("a target of {} is no class: number the classes from 0", what.path));
+    if (const auto most = some[1].max().item<std::int64_t>(); most >= what.classes)
+      refuse("classes", what.classes,
+             fmt::format("a target of {} is {}: give {} or more", what.path, most, most + 1));
+  }
+}
+
 }  // namespace
 
 troupe::recipe_ptr recipe_of(const learning& what) {
   troupe::torch_plugins with{.callbacks = {troupe::rank_monitor{}}};
-  return troupe::make_recipe([what] { return std::make_shared<classifier>(what); }, data_of(what),
-                             std::move(with));
+  const auto data = data_of(what);
+  const auto make = [what, data] {
+    if (what.data == "csv") check_sizes(what, *data);
+    return std::make_shared<classifier>(what);
+  };
+  return troupe::make_recipe(make, data, std::move(with));
 }
 
 }  // namespace service

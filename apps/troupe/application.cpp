@@ -1,5 +1,6 @@
 // A program as its main calls it. Only this file decides what affects the whole process.
 #include "actors/rank_process.hpp"
+#include "apps/command_line/descriptors.hpp"
 #include "apps/troupe/launched.hpp"
 #include "apps/troupe/process.hpp"
 #include "apps/troupe/program.hpp"

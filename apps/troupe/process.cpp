@@ -4,7 +4,6 @@
 #include "troupe/failure.hpp"
 
 #include <poll.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -70,13 +69,6 @@ double process_age() {
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<double>(now.tv_sec - first_moment.tv_sec) +
          static_cast<double>(now.tv_nsec - first_moment.tv_nsec) * 1e-9;
-}
-
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 console::writer standard_output() {

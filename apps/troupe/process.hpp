@@ -1,4 +1,4 @@
-// Access to the process: its age, its standard streams, its environment, its limits.
+// Access to the process: its age, its standard streams, its environment.
 #pragma once
 
 #include "apps/troupe/console.hpp"
@@ -12,11 +12,6 @@ namespace troupe::program {
 /// Seconds since exec started this program, also when a shell called exec. The few milliseconds in
 /// which the dynamic linker loads libraries do not count.
 double process_age();
-
-/// Lets the process have as many descriptors as its hard limit allows: ranks need several for each
-/// other rank, and shells begin programs with 1,024 of them. The processes that it starts inherit
-/// that.
-void raise_descriptor_limit();
 
 /// Standard output and error, and what standard error is.
 console::writer standard_output();

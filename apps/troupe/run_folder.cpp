@@ -1,5 +1,6 @@
 #include "apps/troupe/run_folder.hpp"
 
+#include "apps/command_line/descriptors.hpp"
 #include "backends/telemetry/csv_logger.hpp"
 #include "troupe/checkpoint.hpp"
 #include "troupe/failure.hpp"
@@ -84,7 +85,7 @@ run_folder::run_folder(std::string path) : path_(std::move(path)) {
   if (error) cannot_use(path_, error.message());
   lock_ = open_folder(path_);
   if (lock_ < 0) cannot_use(path_, std::strerror(errno));
-  if (::flock(lock_, LOCK_EX | LOCK_NB) == 0) return;
+  if (lock_alone(lock_)) return;
   const auto why = errno == EWOULDBLOCK ? "another program is running there" : std::strerror(errno);
   ::close(lock_);
   cannot_use(path_, why);

@@ -203,12 +203,13 @@ def story_a_job_that_has_ended_is_removed_with_its_files(folder):
     check_equal(next(service.events("run"))[0], 1)
     check_equal(service.end(), 0)
     check_equal(os.listdir(os.path.join(folder, "removed")), [])
-    # The files that a killed service did not get to are deleted by the next one.
+    # The files that a killed service did not get to are deleted by the next one. It does not wait for that in the end.
     os.makedirs(os.path.join(folder, "removed", "old", "checkpoints"))
     service = Service(folder)
     check_equal([one["name"] for one in service.get("/v1/jobs")["jobs"]], ["run"])
+    while os.listdir(os.path.join(folder, "removed")):
+        service.get("/v1/jobs")
     check_equal(service.end(), 0)
-    check_equal(os.listdir(os.path.join(folder, "removed")), [])
 
 
 def story_sigterm_saves_the_jobs_and_sigkill_loses_few_steps(folder):
@@ -347,6 +348,26 @@ def story_a_damaged_result_costs_only_itself(folder):
     check_equal(service.end(), 0)
 
 
+def story_jobs_that_have_ended_hold_no_descriptors(folder):
+    service = Service(folder)
+    service.start(SMALL, "first")
+    service.wait_for_end("first")
+    events = [n for n, kind, _ in service.events("first") if kind != "job"]
+    check_equal(service.end(), 0)
+    for number in range(60):
+        shutil.copytree(os.path.join(folder, "jobs", "first"), os.path.join(folder, "jobs", f"old-{number}"))
+    service = Service(folder, before=("prlimit", "--nofile=40:100"))
+    with open(f"/proc/{service.process.pid}/limits", encoding="utf-8") as file:
+        check_equal([line.split()[3:5] for line in file if line.startswith("Max open files")], [["100", "100"]])
+    check_equal({one["state"] for one in service.get("/v1/jobs")["jobs"]}, {"finished"})
+    for name in ("first", "old-59"):
+        check_equal([n for n, kind, _ in service.events(name) if kind != "job"], events)
+    check(len(os.listdir(f"/proc/{service.process.pid}/fd")) < 50, "jobs hold descriptors")
+    service.start(changed(SMALL, placement="threads"), "next")
+    check_equal(service.wait_for_end("next")["state"], "finished")
+    check_equal(service.end(), 0)
+
+
 def story_two_services_do_not_share_a_folder(folder):
     service = Service(folder)
     second = subprocess.run([SERVICE, "--folder", folder, "--port", "0"], capture_output=True, text=True,
@@ -419,9 +440,13 @@ def story_bad_clients_cost_only_themselves(folder):
     # It asks for events and never reads them.
     deaf = socket.create_connection(("127.0.0.1", service.port), timeout=60)
     deaf.sendall(b"GET /v1/jobs/run/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    check_in(b"400", answer_to(service, b"\x16\x03\x01\x00\xff" * 20 + b"\r\n\r\n")[:20])
-    check_in(b"431", answer_to(service, b"GET / HTTP/1.1\r\nX: " + b"x" * 100000)[:20])
-    check_in(b"413", answer_to(service, b"POST /v1/jobs HTTP/1.1\r\nContent-Length: 1000000000000\r\n\r\n")[:20])
+    for status, request in ((b"400", b"\x16\x03\x01\x00\xff" * 20 + b"\r\n\r\n"),
+                            (b"431", b"GET / HTTP/1.1\r\nX: " + b"x" * 100000),
+                            (b"413", b"POST /v1/jobs HTTP/1.1\r\nContent-Length: 1000000000000\r\n\r\n")):
+        head, body = answer_to(service, request).split(b"\r\n\r\n")
+        check_in(status, head[:20])
+        check_in(b"application/json", head)
+        check_equal(list(json.loads(body)), ["error"])
     check_equal(service.ask("GET", "/healthz")[0], 200)
     # A client that waits until it is asked for the body. HTTP/1.0 does not know that answer.
     for version, asks in ((b"1.1", b"HTTP/1.1 100 Continue\r\n\r\n"), (b"1.0", b"")):
@@ -455,6 +480,11 @@ def story_a_token_is_asked_for(folder):
     check_equal(open_to_all.returncode, 3)
     check_in("chmod 600", open_to_all.stderr)
     os.chmod(token, 0o600)
+    closed = os.path.join(folder, "closed")
+    os.mkdir(closed, 0o700)
+    wrong = subprocess.run([SERVICE, "--token-file", closed], capture_output=True, text=True, check=False)
+    check_equal((wrong.returncode, wrong.stderr),
+                (3, f"error: --token-file {closed}: it is no regular file; name the file with the token\n"))
     service = Service(os.path.join(folder, "place"), "--token-file", token)
     for path in ("/v1/jobs", "/metrics", "/v1/jobs/x/events"):
         check_equal(service.ask("GET", path)[0], 401)

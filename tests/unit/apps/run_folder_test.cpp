@@ -5,8 +5,12 @@
 #include "tests/support/temporary_folder.hpp"
 #include "troupe/failure.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <thread>
 
 #include "tests/support/catch.hpp"
 
@@ -80,6 +84,17 @@ TEST_CASE("only one process at a time can open a run folder", "[run_folder]") {
   CHECK_FALSE(is_running(path));
   CHECK_FALSE(is_running(place.path() / "absent"));
   run_folder again{path};
+}
+
+TEST_CASE("a program that asks whether a run folder is in use does not keep another one out",
+          "[run_folder]") {
+  const temporary_folder place;
+  for (int times = 0; times < 20; ++times) {
+    const int asking = ::open(place.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    REQUIRE(::flock(asking, LOCK_SH) == 0);
+    std::jthread answered{[&] { ::close(asking); }};
+    CHECK_NOTHROW(run_folder{place.path().string()});
+  }
 }
 
 TEST_CASE("an impossible run folder: the error names the folder and the fix", "[run_folder]") {
