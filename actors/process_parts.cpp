@@ -75,20 +75,20 @@ recipe_ptr recipe_of(const rank_process_options& home, const rank_spec& brief) {
   }
 }
 
-std::shared_ptr<communicator_backend> communicators_of(const ports& world,
-                                                       const rendezvous_info& where,
-                                                       const std::vector<int>& descriptors) {
-  for (const auto& kind : world.rendezvous_kinds) {
-    if (kind->name() != where.communicator) continue;
-    if (auto joined = kind->join(where.address, descriptors)) return joined;
-    throw user_error(errc::bad_usage,
-                     fmt::format("the rendezvous kind \"{}\" joined no communicator: "
-                                 "rendezvous_kind::join returned null; return one, or throw the "
-                                 "reason",
-                                 where.communicator));
-  }
-  throw user_error(errc::device,
-                   fmt::format("a rank's process has no communicator \"{}\"", where.communicator));
+std::shared_ptr<rendezvous_kind> kind_of(const ports& world, const std::string& name) {
+  const auto found = std::ranges::find(world.rendezvous_kinds, name, &rendezvous_kind::name);
+  if (found != world.rendezvous_kinds.end()) return *found;
+  throw user_error(errc::device, fmt::format("a rank's process has no communicator \"{}\"", name));
+}
+
+std::shared_ptr<communicator_backend> join(const rendezvous_kind& kind, const rank_spec& brief,
+                                           const std::vector<int>& descriptors) {
+  if (auto joined = kind.join(brief.meets.address, descriptors)) return joined;
+  throw user_error(errc::bad_usage,
+                   fmt::format("the rendezvous kind \"{}\" joined no communicator: "
+                               "rendezvous_kind::join returned null; return one, or throw the "
+                               "reason",
+                               kind.name()));
 }
 
 // "": unknown.
@@ -109,18 +109,6 @@ recipe_ptr same_recipe(recipe_ptr made, const std::string& wanted) {
     return made;
   } catch (...) {
     return std::make_shared<no_recipe>(std::current_exception());
-  }
-}
-
-process_parts::place place_of(const rank_process_options& home, const rendezvous_info& where,
-                              const std::vector<int>& descriptors) {
-  try {
-    process_parts::place made{home.world(), nullptr};
-    check_ports(made.world);
-    made.communicators = communicators_of(made.world, where, descriptors);
-    return made;
-  } catch (...) {
-    return {local_ports(), std::make_shared<no_communicator>(std::current_exception())};
   }
 }
 
@@ -151,10 +139,19 @@ recipe_ptr process_parts::recipe(const rank_spec& brief) {
   return same_recipe(recipe_, brief.identity);
 }
 
-const process_parts::place& process_parts::meet(const rank_spec& brief,
-                                                const std::vector<int>& descriptors) {
-  if (!place_) place_ = place_of(by_, brief.meets, descriptors);
-  return *place_;
+process_parts::place process_parts::meet(const rank_spec& brief,
+                                         const std::vector<int>& descriptors) {
+  try {
+    place made{by_.world(), nullptr};
+    check_ports(made.world);
+    const auto kind = kind_of(made.world, brief.meets.communicator);
+    if (kind != joined_by_) communicators_ = join(*kind, brief, descriptors);
+    joined_by_ = kind;
+    made.communicators = communicators_;
+    return made;
+  } catch (...) {
+    return {local_ports(), std::make_shared<no_communicator>(std::current_exception())};
+  }
 }
 
 }  // namespace troupe

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "messages/link.hpp"
@@ -10,8 +9,9 @@
 
 namespace troupe {
 
-/// Each part is made once, for the first rank that lives here or for a warm-up. A part that cannot
-/// be made fails each rank where the rank would use it. Used by one thread at a time.
+/// The recipe is made once, for the first rank that lives here or for a warm-up. Communicators are
+/// joined once, where all ranks get the same ports. A part that cannot be made fails each rank
+/// where the rank would use it. Used by one thread at a time.
 class process_parts {
 public:
   /// Where ranks meet.
@@ -28,12 +28,13 @@ public:
   /// The recipe; one that fails its ranks if it has another identity than the job's.
   recipe_ptr recipe(const rank_spec& brief);
   /// The ports and the communicators; `descriptors` are those of the process.
-  const place& meet(const rank_spec& brief, const std::vector<int>& descriptors);
+  place meet(const rank_spec& brief, const std::vector<int>& descriptors);
 
 private:
   const rank_process_options& by_;
   recipe_ptr recipe_;
-  std::optional<place> place_;
+  std::shared_ptr<rendezvous_kind> joined_by_;
+  std::shared_ptr<communicator_backend> communicators_;  // of it
 };
 
 }  // namespace troupe

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -284,9 +285,9 @@ void rank_host::inside::settle(const rank_spec& brief) {
   setup.plan = {brief.job, brief.rank, brief.incarnation,
                 make_plan(brief.options, brief.purpose, brief.resume), derive(brief.options.time)};
   setup.what = job_of(brief);
-  const auto& place = parts.meet(brief, parent.descriptors());
-  setup.world = place.world;
-  setup.communicators = place.communicators;
+  auto place = parts.meet(brief, parent.descriptors());
+  setup.world = std::move(place.world);
+  setup.communicators = std::move(place.communicators);
   parent.carry(setup.what->recipe->tensors());
   auto& control = parent.control();
   setup.supervisor = spawn_home(system, control, all);
@@ -344,7 +345,17 @@ void check_names(const rank_process_options& home) {
                                    one.name()));
 }
 
-void live(launcher_client& parent, const rank_process_options& home) {
+// The ranks of a process get the same ports.
+rank_process_options with_shared_ports(rank_process_options home) {
+  home.world = [make = home.world, made = std::make_shared<std::optional<ports>>()] {
+    if (!*made) *made = make();
+    return **made;
+  };
+  return home;
+}
+
+void live(launcher_client& parent, const rank_process_options& by) {
+  const auto home = with_shared_ports(by);
   seam::system_config config(2);
   caf::actor_system system(config);
   parent.carry(tensors_of(home.functions));
