@@ -94,7 +94,7 @@ public:
   std::string next() override {
     auto text = job_->events.events_after(after_);
     // The status goes with the last of the events known.
-    if (after_ != job_->events.newest() || !status_is_due()) return text;
+    if (after_ < job_->events.newest() || !status_is_due()) return text;
     auto status = as_json(name_, *job_).dump(-1, ' ', false, json::error_handler_t::replace);
     if (status != shown_) text += "event: job\ndata: " + status + "\n\n";
     shown_ = std::move(status);
