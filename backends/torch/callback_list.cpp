@@ -131,6 +131,14 @@ void callback_list::describe(nlohmann::json& state) const {
   if (!entries.empty()) state["callbacks"] = std::move(entries);
 }
 
+void callback_list::check_keys() const {
+  std::set<std::string> keys;
+  bool twice = false;
+  each([&](const callback& one) { twice = !keys.insert(one.state_key()).second || twice; });
+  nlohmann::json unused;
+  if (twice) describe(unused);  // one of them may have no state
+}
+
 std::vector<tensor_blob> callback_list::tensors() const {
   std::vector<tensor_blob> blobs;
   each([&](const callback& one) {

@@ -56,6 +56,9 @@ public:
   /// Adds the entry `callbacks` to a checkpoint's state: by key, `json` and the names of `tensors`.
   /// Throws user_error if two states have the same key.
   void describe(nlohmann::json& state) const;
+  /// Throws as describe does where two callbacks have a state under one key: before there is work
+  /// to lose.
+  void check_keys() const;
   /// The tensors of all states, as blobs named `callbacks/KEY/NAME`.
   std::vector<tensor_blob> tensors() const;
   /// Loads what describe and tensors gave. Callbacks without an entry keep what they have; entries

@@ -19,8 +19,7 @@ namespace troupe {
 void torch_learner::handle(const hooks::on_train_start&) {
   if (goes_by_clock()) saved_at_ = validated_at_ = clock();
   notify(&callback::on_train_start, &troupe::module::on_train_start, &strategy::on_train_start);
-  nlohmann::json unused;
-  callbacks_.describe(unused);  // refuses two states under one key before there is work to lose
+  callbacks_.check_keys();
   if (groups_at_start_.empty()) groups_at_start_ = group_sizes_of(optimizers_);
   at_start_ = flags_of(*module_);
   set_flags(*module_, with_changes(*module_, *at_start_, learner_json::parse_state(hook_changes_)));
