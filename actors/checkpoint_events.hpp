@@ -66,7 +66,8 @@ struct offered {
   std::int64_t skipped = 0;  ///< snapshots before it that were replaced on their way here
   friend bool operator==(const offered&, const offered&) = default;
 };
-/// Every member of the generation holds that step. Steps only rise within a generation.
+/// Every member of the generation holds that step. Steps only rise within a generation; one that
+/// begins at a checkpoint may begin below what was committed before it, and says so first.
 struct committed {
   generation_id generation;
   std::int64_t step = 0;

@@ -53,7 +53,6 @@ void checkpoint_machine::handle(const offered& e, actions& out) {
 void checkpoint_machine::handle(const committed& e, actions& out) {
   if (e.generation < generation_) return;
   see_generation(e.generation, out);
-  if (e.step <= committed_) return;
   committed_ = e.step;
   while (!early_.empty() && early_.front().step <= committed_) {
     wait_for_disk(early_.front(), out);
@@ -306,7 +305,7 @@ void checkpoint_machine::report(actions& out) {
   for (const auto step : to_remove(kept_, given_.policy)) erase_step(stays, step);
   const auto* best = best_checkpoint(stays, given_.policy);
   out.emplace_back(written{current_.step, path_of(current_.step), best ? best->path : "",
-                           committed_ - current_.step,
+                           std::max<std::int64_t>(0, committed_ - current_.step),
                            std::exchange(skipped_, 0) + current_.skipped});
   lost_ = false;
 }

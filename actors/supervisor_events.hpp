@@ -128,7 +128,8 @@ struct flush_observers {};
 struct announce {
   seen::lifecycle what;
 };
-/// Every member of the generation holds this many steps.
+/// Every member of the generation holds this many steps. Less than before only where a generation
+/// begins at a checkpoint.
 struct commit {
   std::int64_t steps = 0;
 };

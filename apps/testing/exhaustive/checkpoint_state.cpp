@@ -108,7 +108,8 @@ std::uint64_t checkpoint_state::committed_by(std::int64_t step) const {
 }
 
 bool checkpoint_state::is_committed(const checkpoint_origin& of) const {
-  return of.run == run_ && of.generation == committed_by(of.step);
+  return (of.run == run_ && of.generation == committed_by(of.step)) ||
+         std::ranges::find(given_up_, of) != given_up_.end();
 }
 
 // The checkpoints of this run's branch that the policy keeps, ascending.
@@ -131,11 +132,14 @@ void checkpoint_state::written(const checkpointing::written& what) {
   if (what.path != fmt::format("{}/{}", checkpoints_path, name) || !of)
     return object(fmt::format("step {} is reported as written, and is not there", what.step));
   if (!is_committed(*of)) return object(to_string(*of) + " is written, and was never committed");
-  if (what.step < written_) return object(fmt::format("step {} is written again", what.step));
+  if (std::pair{of->generation, what.step} < std::pair{written_by_, written_})
+    return object(fmt::format("step {} is written again", what.step));
   const auto names = names_on(disk_);
   if (names.latest != name)
     return object(fmt::format("step {} is written, and the latest is {}", what.step, names.latest));
   written_ = what.step;
+  written_by_ = of->generation;
+  std::erase_if(kept_, [&](auto step) { return step > what.step; });
   if (kept_.empty() || kept_.back() != what.step) kept_.push_back(what.step);
   kept_ = keep();
   if (!exact_ || (resumed_ == 0 && found_)) return;
@@ -178,7 +182,10 @@ void checkpoint_state::moves(std::vector<checkpoint_move>& to) const {
     if (late_) to.push_back(checkpoint_move::offer_late);
     // Here the commit of a step may arrive before its snapshot, by one step at most.
     if (committed_ < std::min(offered_ + 1, last_)) to.push_back(checkpoint_move::commit);
-    if (generation_ < options_->generations) to.push_back(checkpoint_move::new_generation);
+    if (generation_ < options_->generations) {
+      to.push_back(checkpoint_move::new_generation);
+      if (fall_back_to() < committed_) to.push_back(checkpoint_move::fall_back);
+    }
     to.push_back(checkpoint_move::flush);
   }
   if (!in_flight_) return;
@@ -196,11 +203,14 @@ void checkpoint_state::make(checkpoint_move what) {
       break;
     case checkpoint_move::offer_late: offer(*std::exchange(late_, std::nullopt)); break;
     case checkpoint_move::commit: commit(); break;
-    case checkpoint_move::new_generation:
-      if (offered_ < last_) late_ = {run_, generation_, offered_ + 1};
-      ++generation_;
-      offered_ = committed_;
-      note(fmt::format("generation {} begins after step {}", generation_, committed_));
+    case checkpoint_move::new_generation: begin_generation(); break;
+    case checkpoint_move::fall_back:
+      for (; committed_ > fall_back_to(); --committed_) {
+        given_up_.push_back({run_, by_.back(), committed_});
+        by_.pop_back();
+      }
+      begin_generation();
+      feed(checkpointing::committed{generation_id{generation_}, committed_});
       break;
     case checkpoint_move::flush:
       flushing_ = true;
@@ -219,6 +229,16 @@ void checkpoint_state::offer(const checkpoint_origin& of) {
   note(to_string(of) + " is offered");
   feed(checkpointing::offered{tickets_, of.step, generation_id{of.generation}, of.step == last_,
                               true, monitor_of(of.step)});
+}
+
+// Where the run goes on when all of its ranks are lost.
+std::int64_t checkpoint_state::fall_back_to() const { return std::max(written_, resumed_); }
+
+void checkpoint_state::begin_generation() {
+  if (offered_ < last_) late_ = {run_, generation_, offered_ + 1};
+  ++generation_;
+  offered_ = committed_;
+  note(fmt::format("generation {} begins after step {}", generation_, committed_));
 }
 
 void checkpoint_state::commit() {
@@ -296,7 +316,7 @@ void checkpoint_state::look_at(const simulated_disk& left, const std::string& ho
   const bool old = written_ == 0 && of == found_;
   if (!old && !of) return object(how + ": no checkpoint is left");
   if (!old && of->run != run_) return object(how + ": it resolves to " + to_string(*of));
-  if (!old && of->step < written_)
+  if (!old && std::pair{of->generation, of->step} < std::pair{written_by_, written_})
     return object(fmt::format("{}: step {} was written, and it resolves to step {}", how, written_,
                               of->step));
   if (!old && !is_committed(*of))
@@ -327,8 +347,9 @@ void checkpoint_state::check_next_step() {
 
 std::uint64_t checkpoint_state::crash_digest() const {
   stable_hasher hash;
-  hash.add(disk_history_).add(written_).add(committed_).add(exact_);
+  hash.add(disk_history_).add(written_).add(written_by_).add(committed_).add(exact_);
   for (const auto by : by_) hash.add(by);
+  for (const auto& of : given_up_) hash.add(of.generation).add(of.step);
   for (const auto step : kept_) hash.add(step);
   hash.add(in_flight_.has_value());
   if (in_flight_) hash.add(text_of(in_flight_->what));

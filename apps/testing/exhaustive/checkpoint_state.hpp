@@ -17,6 +17,7 @@ enum class checkpoint_move : std::uint8_t {
   offer_late,      ///< a late one of an older generation
   commit,          ///< of the next step, received at once
   new_generation,  ///< goes on from the last committed step
+  fall_back,       ///< the same, from the newest checkpoint that was reported: all ranks were lost
   flush,           ///< the run ends; no snapshot and no commit follows
   answer,          ///< the operation in flight is done
   refuse,          ///< it fails, and nothing is done
@@ -77,6 +78,8 @@ private:
   void check_rest();
   bool is_committed(const checkpoint_origin& of) const;
   std::uint64_t committed_by(std::int64_t step) const;
+  std::int64_t fall_back_to() const;
+  void begin_generation();
   std::vector<std::int64_t> keep() const;
 
   const checkpoint_search* options_;
@@ -93,10 +96,12 @@ private:
   std::uint64_t generation_ = 1;
   std::int64_t offered_;
   std::int64_t committed_;
-  std::vector<std::uint64_t> by_;          ///< generation that committed each step after `resumed_`
-  std::optional<checkpoint_origin> late_;  ///< in transit
-  std::int64_t written_ = 0;               ///< the newest that was reported; 0: none
-  std::vector<std::int64_t> kept_;         ///< what the policy has to keep
+  std::vector<std::uint64_t> by_;  ///< generation that committed each step after `resumed_`
+  std::vector<checkpoint_origin> given_up_;  ///< were committed; then all ranks were lost
+  std::optional<checkpoint_origin> late_;    ///< in transit
+  std::int64_t written_ = 0;                 ///< the newest that was reported; 0: none
+  std::uint64_t written_by_ = 0;             ///< its generation
+  std::vector<std::int64_t> kept_;           ///< what the policy has to keep
   bool exact_ = true;          ///< the disk follows from the policy: all could be read and removed
   std::uint64_t last_by_ = 0;  ///< generation that offered the last step; 0: none
   std::uint64_t tickets_ = 0;

@@ -99,6 +99,8 @@ TEST_CASE("without a rank that holds a point the base is the checkpoint reported
   supervised s;
   s.step(3);
   for (const auto r : {0, 1, 2}) s.kill(r, "SIGKILL");
+  REQUIRE(s.actions<supervision::commit>().size() == 1);  // for the checkpointer
+  CHECK(s.actions<supervision::commit>().front().steps == 0);
   for (const auto step : {3, 2}) s.on(supervision::durable{step});
   for (const auto r : {0, 1, 2}) s.on(prepared{s.of(r)});
   for (const auto r : {0, 1, 2}) s.kill(r, "SIGKILL");

@@ -36,7 +36,7 @@ TEST_CASE("one failing operation: all properties of checkpoints hold", "[exhaust
   CHECK(report.ends > 100);
 }
 
-TEST_CASE("a new generation repeats uncommitted steps: all properties hold",
+TEST_CASE("a new generation repeats uncommitted steps, or falls back: all properties hold",
           "[exhaust][checkpoint]") {
   CHECK(all_of(two_steps(0, 2)).states > 500);
 }
