@@ -137,7 +137,7 @@ void module::on_predict_batch_end(const value&, const batch&, std::int64_t, std:
 
 void module::log(std::string_view name, double number, const log_options& how) {
   if (!services_) return;
-  const auto samples = how.batch_size.value_or(std::max<std::int64_t>(services_->samples(), 1));
+  const auto samples = how.batch_size.value_or(services_->samples());
   const auto count = how.reduce == log_reduction::mean ? static_cast<double>(samples) : 1;
   services_->log(name, how.reduce == log_reduction::mean ? number * count : number, count, how);
 }

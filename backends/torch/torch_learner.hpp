@@ -86,7 +86,7 @@ private:
   void queue(value what) override;
   void stop() override { wants_stop_ = true; }
   stop_reason why_ended() const override { return why_ended_; }
-  std::int64_t samples() const override { return batch_.samples(); }
+  std::int64_t samples() const override { return at_.batch == undefined ? 1 : batch_.samples(); }
   const value& hiddens() const override { return hiddens_; }
   void save(const std::string& path, const value& storage_options) override;
   optimizers* configured() override { return optimizers_there_ ? &optimizers_ : nullptr; }

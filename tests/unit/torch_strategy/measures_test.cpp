@@ -103,6 +103,32 @@ TEST_CASE("measures in validation hooks: any number of ranks logs one rank's val
   }
 }
 
+TEST_CASE("a mean that a batch's end hook logs does not count ranks without samples",
+          "[measures]") {
+  struct ended : regression {
+    void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+      log("who", rank(), {.on_step = false, .on_epoch = true});
+    }
+    void on_train_epoch_end(std::int64_t) override { log("who_at_end", rank()); }
+    void on_validation_batch_end(const step_output&, const batch&, std::int64_t,
+                                 std::int32_t) override {
+      log("val/who", rank());
+    }
+  };
+  const auto data = std::make_shared<table_data>(8, 4, 8);
+  test_job job;
+  job.recipe = recipe_for<ended>(data);
+  job.options = quick(3, 2, 1000);  // in the second batch rank 2 has none
+  job.options.max_epochs = 1;
+  for (const auto& end : run_good_job(job)) {
+    for (const auto* name : {"who", "val/who"}) {
+      CAPTURE(name);
+      CHECK(end.loop.last.at(name) == Approx((0 * 3 + 1 * 3 + 2 * 2) / 8.0));
+    }
+    CHECK(end.loop.last.at("who_at_end") == 1);
+  }
+}
+
 TEST_CASE("a registered measure counts each training sample of all ranks once", "[measures]") {
   const auto data = std::make_shared<table_data>(37);
   const auto& targets = data->targets();

@@ -57,7 +57,7 @@ public:
   virtual void queue(value what) = 0;
   /// module::stop.
   virtual void stop() = 0;
-  /// Samples of this rank in the micro-batch in progress; 0 outside of one.
+  /// Samples of this rank in the micro-batch in progress, which may be 0; outside of one 1.
   virtual std::int64_t samples() const = 0;
   /// module::hiddens.
   virtual const value& hiddens() const = 0;

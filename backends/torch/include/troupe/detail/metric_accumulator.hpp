@@ -24,8 +24,8 @@ struct log_options {
   std::optional<bool> on_step;   ///< default: in training steps
   std::optional<bool> on_epoch;  ///< default: elsewhere
   log_reduction reduce = log_reduction::mean;
-  /// The weight of a mean; default: the number of this rank's samples in the batch. 0: the number
-  /// does not count. Below 0: a user_error (job_failed).
+  /// The weight of a mean; default: the number of this rank's samples in the batch, and 1 in hooks
+  /// outside of batches. 0: the number does not count. Below 0: a user_error (job_failed).
   std::optional<std::int64_t> batch_size;
   /// With several evaluation loaders each has a value of its own, whose name ends in the loader's
   /// number: `val/loss/dataloader_idx_1`. False: one value over all loaders.
