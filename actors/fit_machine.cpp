@@ -230,9 +230,11 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
     if (phase_ == phase::validation) loop_.of_validation.insert(key);
   }
   auto where = at();
-  if (phase_ == phase::window) ++where.step;
-  if (phase_ == phase::validation) where.batch = batch_;  // a step may have several
-  if (phase_ == phase::close && fit) {                    // on_train_end belongs to the last step
+  if (phase_ == phase::window)
+    ++where.step;
+  else
+    where.batch = phase_ == phase::validation ? batch_ : undefined;  // a step may have several
+  if (phase_ == phase::close && fit) {  // on_train_end belongs to the last step
     where.epoch = loop_.epoch - (loop_.batch == 0 && loop_.epoch > 0 ? 1 : 0);
     where.step = loop_.steps;
   }

@@ -46,9 +46,9 @@ public:
   bool closing() const;
   /// Where the run stands; `steps` moves when a step's last hook was handled.
   const loop_state& loop() const { return loop_; }
-  /// For progress: stage, epoch, steps done, last micro-batch of the run in flight.
+  /// For progress: stage, epoch, steps done; batch: the last of the run in flight, or evaluated.
   position at() const;
-  /// For progress: micro-batches (after limits) of the epoch, or batches of the evaluation.
+  /// For progress, after limits: batches of the epoch, or of all loaders of the evaluation.
   std::int64_t batches() const;
   const fit_plan& plan() const { return *plan_; }
 

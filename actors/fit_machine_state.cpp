@@ -156,6 +156,7 @@ position fit_machine::at() const {
   where.epoch = loop_.epoch;
   where.step = loop_.steps;
   if (phase_ == phase::window && until_ > batch_) where.batch = until_ - 1;
+  if (where.stage != stage::train && evaluated_ > 0) where.batch = evaluated_ - 1;
   return where;
 }
 

@@ -236,9 +236,10 @@ struct metrics {
 /// Rank 0 finished a step or an evaluation batch: for progress displays. The first to be dropped
 /// when a queue is full.
 struct progress {
-  /// The position of the hook that ended the step or batch.
+  /// Stage, epoch, steps done, and the last batch of the step in progress. In an evaluation the last
+  /// batch that is done, counted over all its loaders; `undefined`: none.
   position at;
-  std::int64_t batches = undefined;  ///< of the loader, after limits
+  std::int64_t batches = undefined;  ///< of the epoch or the evaluation, after limits
   std::int64_t samples = 0;          ///< consumed so far, all ranks
 };
 /// An event in the life of the job. Details are texts, as events.jsonl has them. Never dropped.

@@ -114,6 +114,7 @@ TEST_CASE("machine states and actions print readable text", "[fit]") {
 TEST_CASE("the machine reports its position and its number of batches", "[fit]") {
   fit_plan plan;
   plan.accumulate = 2;
+  plan.run_batches = 2;
   driver d{plan, {.train = 3, .val = {2, 3}}};
   d.begin();
   CHECK(d.machine.at() == position{});
@@ -122,6 +123,8 @@ TEST_CASE("the machine reports its position and its number of batches", "[fit]")
   CHECK(d.machine.at() == position{stage::sanity, 0, 0});
   CHECK(d.machine.batches() == 4);
   d.answer();
+  CHECK(d.machine.at() == position{stage::sanity, 0, 0, 1});
+  d.answer();
   d.answer();
   CHECK(d.machine.at() == position{stage::train, 0, 0, 1});
   CHECK(d.machine.batches() == 3);
@@ -129,6 +132,9 @@ TEST_CASE("the machine reports its position and its number of batches", "[fit]")
   d.answer();
   CHECK(d.machine.at() == position{stage::validate, 0, 2});
   CHECK(d.machine.batches() == 5);
+  d.answer();
+  d.answer();
+  CHECK(d.machine.at() == position{stage::validate, 0, 2, 3});
   d.drain();
   CHECK(d.machine.finished());
   CHECK(d.machine.batches() == 3);
