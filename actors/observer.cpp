@@ -10,7 +10,6 @@ struct observer_state {
   std::unique_ptr<observer> inner;
   std::shared_ptr<observation_queue> queue;
   caf::actor_addr supervisor;  // weak: the supervisor outlives its observers by protocol
-  std::vector<failure> late;
 
   // An observer that throws receives nothing more; the job goes on.
   template <class F>
@@ -19,8 +18,10 @@ struct observer_state {
     try {
       f(*inner);
     } catch (...) {
-      late.push_back(describe(std::current_exception()));
-      late.back().hook = "observer";
+      auto why = describe(std::current_exception());
+      why.hook = "observer";
+      if (auto to = caf::actor_cast<supervisor_actor>(supervisor))
+        caf::anon_send(to, flushed{"observer", {std::move(why)}});
       inner.reset();
     }
   }
@@ -40,8 +41,6 @@ using observer_pointer = observer_actor::stateful_pointer<observer_state>;
 
 void flush_and_quit(observer_pointer self) {
   self->state.end();
-  if (auto supervisor = caf::actor_cast<supervisor_actor>(self->state.supervisor))
-    self->send(supervisor, flushed{"observer", self->state.late});
   self->quit();
 }
 

@@ -209,10 +209,11 @@ struct checkpoint_report {
 /// Supervisor to checkpointer and observers: finish what is pending, answer `flushed` and end. Late
 /// or lost: the supervisor's deadline passes, and the outcome names the actor.
 struct flush {};
-/// Checkpointer or observer to supervisor, its last message: nothing is pending any more. `late`
-/// holds failures since the run's end. `lost` is set by the checkpointer only: the last checkpoint
-/// of the run was not written, for the reason in the newest checkpoint_report, and the job fails
-/// with it. Late or lost: as flush.
+/// Checkpointer to supervisor, its last message: nothing is pending any more. `lost`: the last
+/// checkpoint of the run was not written, for the reason in the newest checkpoint_report, and the
+/// job fails with it. Late or lost: as flush.
+/// Observer to supervisor, at any time: it has thrown, for the reason in `late`, and receives
+/// nothing more.
 struct flushed {
   std::string who;
   std::vector<failure> late;

@@ -20,6 +20,7 @@ constexpr std::int64_t steps = 5;
 
 struct received_events {
   std::map<std::string, int> lifecycle;
+  std::string last_event;
   std::map<std::int32_t, std::vector<std::int64_t>> hook_steps;  // of training steps, by rank
   std::vector<std::int64_t> progress;
   std::map<std::string, int> hooks;        // of all ranks, by name
@@ -35,8 +36,10 @@ public:
   bool wants_hooks() const override { return hooks_; }
   void on(const observation& what) override {
     CHECK(to_.finished == 0);
-    if (const auto* x = std::get_if<seen::lifecycle>(&what))
-      ++to_.lifecycle[std::string{to_string(x->event)}];
+    if (const auto* x = std::get_if<seen::lifecycle>(&what)) {
+      to_.last_event = std::string{to_string(x->event)};
+      ++to_.lifecycle[to_.last_event];
+    }
     if (const auto* x = std::get_if<seen::progress>(&what); x && x->at.step != undefined)
       to_.progress.push_back(x->at.step);
     if (const auto* x = std::get_if<seen::hook>(&what)) {
@@ -150,6 +153,8 @@ TEST_CASE("observer throws: it is reported, and another observer receives everyt
   check_life(facts);
   REQUIRE(facts.outcome.late.size() == 1);
   CHECK(facts.outcome.late.front().what == "an observer's own");
+  CHECK(facts.all.lifecycle.at("trouble") == 1);
+  CHECK(facts.all.last_event == "job_ended");
   CHECK(facts.outcome.result == run(without_rare_paths(2), false).outcome.result);
 }
 
