@@ -49,7 +49,7 @@ agreed_base agree_on_base(const membership& members) {
 void generation_state::add_to(stable_hasher& hash) const {
   hash.add(base.point.number).add(base.steps()).add(std::string_view{base.digest}).add(redone);
   hash.add(waits).add(asked).add(proposed).add(named).add(close_sent).add(over).add(orderly);
-  hash.add(resting).add(ended_by);
+  hash.add(resting).add(ended_by).add(spares_lost);
 }
 
 }  // namespace troupe

@@ -39,7 +39,8 @@ struct generation_state {
   std::int64_t redone = 0;  ///< steps that were finished before the base was chosen
   std::uint32_t waits = 0;  ///< times that the wait for ranks to prepare, or to close, was extended
   std::uint32_t asked = 0;  ///< times, since the last new order
-  bool proposed = false;    ///< ranks vote on the step to stop or to pause at
+  std::int32_t spares_lost = 0;  ///< ended by themselves
+  bool proposed = false;         ///< ranks vote on the step to stop or to pause at
   bool close_sent = false;
   bool over = true;  ///< once close is sent: the job ends with this generation
   bool orderly = true;

@@ -25,6 +25,13 @@ supervision::trouble refused(std::string what, generation_id generation) {
   return {std::move(why), false};
 }
 
+std::string spare_text(const failure& why, bool again) {
+  return fmt::format("a spare process ended: {}; {}", why.what,
+                     again ? "another one is started"
+                           : "as many spares as elastic.max_restarts were replaced, so no other is "
+                             "started before the next generation");
+}
+
 }  // namespace
 
 // Points are kept, the other ranks have the state that a rank needs after its move, and processes
@@ -51,8 +58,13 @@ void supervisor_machine::handle(const process_changed& e, actions& out) {
   const auto* found = placements_.find(e.number);
   const bool spare = found && found->spare && found->ready;
   placements_.lost(e.number);
-  if (spare && phase_ == phase::active)
-    for (const auto one : placements_.refill()) out.start_process(placements_, one);
+  if (spare && phase_ == phase::active) {
+    // Bounded: what ends spares, a lack of memory for example, may end each of them.
+    const bool again = ++current_.spares_lost <= rules_.elastic.max_restarts;
+    out.announce(lifecycle_kind::trouble, -1, {{"what", spare_text(e.what, again)}});
+    if (again)
+      for (const auto one : placements_.refill()) out.start_process(placements_, one);
+  }
   flush_if_all_gone(out);
 }
 

@@ -274,6 +274,28 @@ TEST_CASE("a spare takes the shards of a lost process, and another spare is star
   CHECK(s.processes.contains(4));
 }
 
+TEST_CASE(
+    "spares that end one after the other: each is reported, and no more than max_restarts "
+    "are replaced",
+    "[placements]") {
+  placed_job s{2, {.max_restarts = 2, .spares = 1}, 2};
+  failure killed;
+  killed.what = "it was killed by SIGKILL";
+  for (const auto spare : {2, 3, 4}) {
+    s.change(spare, process_changed::change::ready);
+    s.change(spare, process_changed::change::gone, killed);
+  }
+  CHECK_FALSE(s.processes.contains(5));
+  REQUIRE(s.troubles.size() == 3);
+  CHECK(s.troubles[1] == "a spare process ended: it was killed by SIGKILL; another one is started");
+  CHECK_THAT(s.troubles[2], Catch::Contains("as many spares as elastic.max_restarts"));
+  s.ready();
+  s.step(1);
+  s.kill(1, 1);
+  s.form();
+  CHECK(s.processes.contains(6));  // of the next generation
+}
+
 TEST_CASE("with shrink a spare that is not ready takes no shards, unless a process is needed",
           "[placements]") {
   placed_job s{4, {.max_restarts = 9, .on_loss = loss::shrink, .min_ranks = 2, .spares = 1}, 3};
