@@ -184,16 +184,13 @@ void callback_list::keep(kept_callbacks& into) const {
     std::erase_if(kept.tensors, [&](const auto& x) { return !held.tensors.contains(x.first); });
     for (const auto& [name, tensor] : held.tensors) {
       auto& copy = kept.tensors[name];
-      const auto version = static_cast<std::uint32_t>(tensor._version());
-      const bool same = copy.of.is_same(tensor);
-      if (same && copy.version == version) continue;
+      // Always: what writes through a pointer or an accessor leaves a tensor's version as it was.
       const at::NoGradGuard no_grad;
-      if (same && copy.copy.sizes() == tensor.sizes())
-        copy.copy.copy_(tensor);
+      if (copy.defined() && copy.sizes() == tensor.sizes() && copy.dtype() == tensor.dtype() &&
+          copy.device() == tensor.device())
+        copy.copy_(tensor);
       else
-        copy.copy = tensor.detach().clone();
-      copy.of = tensor;
-      copy.version = version;
+        copy = tensor.detach().clone();
     }
   });
 }
@@ -204,7 +201,7 @@ void callback_list::return_to(module& m, const kept_callbacks& from) const {
     if (next == from.states.end()) return;
     const auto& kept = *next++;
     callback_state held{.json = kept.json};
-    for (const auto& [name, copy] : kept.tensors) held.tensors.emplace(name, copy.copy.clone());
+    for (const auto& [name, copy] : kept.tensors) held.tensors.emplace(name, copy.clone());
     if (!held.empty() || !one.save_state().empty()) one.load_state(m, held);
   });
 }

@@ -14,17 +14,11 @@
 
 namespace troupe {
 
-/// The states of all callbacks at a point of the run. Tensors that did not change since the point
-/// before are not copied again.
+/// Copies of the states of all callbacks at a point of the run.
 struct kept_callbacks {
-  struct kept_tensor {
-    at::Tensor of;
-    std::uint32_t version = 0;
-    at::Tensor copy;
-  };
   struct kept_state {
     std::string json;
-    std::map<std::string, kept_tensor> tensors;
+    std::map<std::string, at::Tensor> tensors;
   };
   std::vector<kept_state> states;  ///< by callback
   bool any = false;                ///< some state is not empty

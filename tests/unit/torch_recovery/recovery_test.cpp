@@ -380,6 +380,33 @@ TEST_CASE("an abort between two parts of a batch leaves no rank with a state", "
   CHECK(run_recovering(recipe, options_of(1)).generations == 1);
 }
 
+TEST_CASE("a rank is lost: a callback's tensor that it wrote by a pointer is that of its step",
+          "[recovery]") {
+  struct counter : callback {
+    explicit counter(std::shared_ptr<std::atomic<std::int64_t>> to) : sum(std::move(to)) {}
+    void on_train_batch_end(module&, const step_output&, const batch&, std::int64_t) override {
+      ++*seen.data_ptr<std::int64_t>();
+    }
+    void on_train_end(module&) override { *sum += *seen.data_ptr<std::int64_t>(); }
+    callback_state save_state() const override { return {.tensors = {{"seen", seen}}}; }
+    void load_state(module&, const callback_state& from) override {
+      seen.copy_(from.tensors.at("seen"));
+    }
+    std::string state_key() const override { return "counter"; }
+    at::Tensor seen = torch::zeros({1}, at::kLong);
+    std::shared_ptr<std::atomic<std::int64_t>> sum;
+  };
+  const auto sum = std::make_shared<std::atomic<std::int64_t>>(0);
+  torch_plugins parts;
+  parts.callbacks = {[=] { return std::make_unique<counter>(sum); }};
+  const auto recipe = make_recipe([] { return std::make_shared<regression>(); },
+                                  std::make_shared<table_data>(120), parts);
+  const injected failure{.rank = 1, .hook = "backward", .step = 5};
+  const auto ends = run_recovering(recipe, options_of(1), &failure);
+  CHECK(ends.generations == 2);
+  CHECK(*sum == 3 * ends.steps);
+}
+
 TEST_CASE("a job that logs nothing for the epoch exchanges nothing more in a step", "[recovery]") {
   const auto recipe =
       make_recipe([] { return std::make_shared<regression>(); }, std::make_shared<table_data>(480));
