@@ -43,10 +43,9 @@ classifier::classifier(classifier_options options) : options_(std::move(options)
   net_ = register_module("net", kind.make(options_.layers));
 }
 
-// Files hold float64 and integers as well. A text is numbers of characters, which stay integers.
+// Files hold other types as well. A text is numbers of characters, which stay integers.
 at::Tensor classifier::as_weights(const at::Tensor& inputs) const {
-  const bool other = !inputs.is_floating_point() || inputs.scalar_type() == at::kDouble;
-  if (!other || reads_text_) return inputs;
+  if (reads_text_) return inputs;
   return inputs.to(net_->parameters().front().scalar_type());
 }
 
@@ -64,6 +63,11 @@ step_output classifier::training_step(const batch& b, std::int64_t) {
 
 void classifier::judge(const batch& b, const std::string& stage) {
   const auto scores = logits(b);
+  if (const auto most = b[1].max().item<std::int64_t>(); most >= scores.size(1))
+    throw user_error(errc::job_failed,
+                     fmt::format("the data has the class {}, and the model knows {}, from 0: give "
+                                 "it data with the classes that it was trained on",
+                                 most, scores.size(1)));
   const auto losses =
       fn::cross_entropy(scores, b[1], fn::CrossEntropyFuncOptions().reduction(torch::kNone));
   const auto right = scores.argmax(1).eq(b[1]).sum().item<std::int64_t>();
