@@ -236,8 +236,8 @@ struct metrics {
 /// Rank 0 finished a step or an evaluation batch: for progress displays. The first to be dropped
 /// when a queue is full.
 struct progress {
-  /// Stage, epoch, steps done, and the last batch of the step in progress. In an evaluation the last
-  /// batch that is done, counted over all its loaders; `undefined`: none.
+  /// Stage, epoch, steps done, and the last batch of the step in progress. In an evaluation: the
+  /// last batch that is done, counted over all its loaders; `undefined`: none.
   position at;
   std::int64_t batches = undefined;  ///< of the epoch or the evaluation, after limits
   std::int64_t samples = 0;          ///< consumed so far, all ranks
