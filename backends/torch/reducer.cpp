@@ -343,6 +343,10 @@ void reducer::zero(std::int32_t optimizer) {
 void reducer::begin(const last_backward& what) {
   auto& s = *state_;
   if (s.armed) throw internal_error("reducer: begin inside a backward");
+  if (s.any_joined()) {  // a hook inside a window of micro-batches has unfrozen a parameter
+    s.settle();
+    s.lay_out();
+  }
   s.armed = true;
   s.now = what;
   s.next = 0;

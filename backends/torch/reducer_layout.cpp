@@ -59,6 +59,12 @@ bool reducer::state::membership_changed() const {
   });
 }
 
+bool reducer::state::any_joined() const {
+  return std::any_of(members.begin(), members.end(), [](const member& one) {
+    return !one.taking_part && one.what.tensor.requires_grad();
+  });
+}
+
 void reducer::state::allocate(bucket& one, bool with_word) {
   const auto options_of = members[one.members.front()].what.tensor.options().requires_grad(false);
   const auto width = options_of.dtype().itemsize();

@@ -78,6 +78,7 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   void lay_out();
   void allocate(bucket& one, bool with_word);
   bool membership_changed() const;
+  bool any_joined() const;
   void learn_from_first_steps();
   void measure();
 

@@ -40,6 +40,25 @@ TEST_CASE("short batches and ranks without samples are weighted by their samples
         gradient_tolerance);
 }
 
+TEST_CASE("a parameter that is unfrozen inside a window is summed over ranks in that window") {
+  struct thawing : regression {
+    thawing() { net->parameters().front().set_requires_grad(false); }
+    void on_train_start() override { net->parameters().front().set_requires_grad(false); }
+    batch_verdict on_train_batch_start(const batch& b, std::int64_t index) override {
+      if (index == 1) net->parameters().front().set_requires_grad(true);
+      return regression::on_train_batch_start(b, index);
+    }
+  };
+  const auto data = std::make_shared<table_data>(24);
+  auto options = quick(2, 2, 2);
+  options.accumulate_grad_batches = 3;
+  auto alone = options;
+  alone.ranks = 1;
+  alone.batch_size = 4;
+  CHECK(distance(trained<thawing>(options, data), trained<thawing>(alone, data)) <
+        gradient_tolerance);
+}
+
 TEST_CASE("gradients are clipped after they are reduced") {
   const auto data = std::make_shared<table_data>(24);
   auto options = quick(2, 6, 4);
