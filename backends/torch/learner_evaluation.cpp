@@ -12,6 +12,13 @@ void torch_learner::begin_evaluation() {
   evaluation_open_ = true;
 }
 
+// The last book has what is of no loader alone.
+void torch_learner::begin_evaluation_batch(std::int32_t dataloader) {
+  auto& books = evaluation_books_;
+  books.back().begin_batch(!idle());
+  if (books.size() > 1) books.at(static_cast<std::size_t>(dataloader)).begin_batch(!idle());
+}
+
 // A sanity check reduces too, so that errors show at once, but its metrics are not reported.
 void torch_learner::end_evaluation_epoch() {
   metrics reduced;
@@ -73,7 +80,7 @@ void torch_learner::handle(const hooks::on_validation_epoch_start&) {
          &strategy::on_validation_epoch_start);
 }
 void torch_learner::handle(const hooks::on_validation_batch_start& h) {
-  for (auto& book : evaluation_books_) book.begin_batch(!idle());
+  begin_evaluation_batch(h.at.dataloader);
   notify(&callback::on_validation_batch_start, &troupe::module::on_validation_batch_start,
          &strategy::on_validation_batch_start, batch_, h.at.batch, h.at.dataloader);
 }
@@ -122,7 +129,7 @@ void torch_learner::handle(const hooks::on_test_epoch_start&) {
          &strategy::on_test_epoch_start);
 }
 void torch_learner::handle(const hooks::on_test_batch_start& h) {
-  for (auto& book : evaluation_books_) book.begin_batch(!idle());
+  begin_evaluation_batch(h.at.dataloader);
   notify(&callback::on_test_batch_start, &troupe::module::on_test_batch_start,
          &strategy::on_test_batch_start, batch_, h.at.batch, h.at.dataloader);
 }
@@ -172,7 +179,7 @@ void torch_learner::handle(const hooks::on_predict_epoch_start&) {
          &strategy::on_predict_epoch_start);
 }
 void torch_learner::handle(const hooks::on_predict_batch_start& h) {
-  for (auto& book : evaluation_books_) book.begin_batch(!idle());
+  begin_evaluation_batch(h.at.dataloader);
   notify(&callback::on_predict_batch_start, &troupe::module::on_predict_batch_start,
          &strategy::on_predict_batch_start, batch_, h.at.batch, h.at.dataloader);
 }

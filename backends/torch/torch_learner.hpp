@@ -244,6 +244,7 @@ private:
   void report_stop();
   void synchronize_buffers();
   void begin_evaluation();
+  void begin_evaluation_batch(std::int32_t dataloader);
   void end_evaluation_epoch();
   void gather_predictions();
   byte_exchange exchange();
