@@ -110,6 +110,7 @@ public:
 
 private:
   void run() noexcept {
+    constexpr int pause = 50;  // milliseconds
     for (;;) {
       std::array<pollfd, 2> files{{{stop_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}}};
       if (poll(files.data(), files.size(), -1) < 0 && errno != EINTR) return;
@@ -117,6 +118,7 @@ private:
       if (files[1].revents == 0) continue;
       const file_descriptor guest{accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC)};
       if (guest.get() >= 0 && same_user(guest.get())) send_descriptor(guest.get(), file_);
+      if (guest.get() < 0) poll(files.data(), 1, pause);  // no descriptor is left, for example
     }
   }
 
