@@ -79,10 +79,12 @@ void supervisor_machine::leave(std::int32_t process, actions& out) {
                 generation()),
         out);
   placements_.leave(process);
-  if (!lives_in(members_, process))
-    out.add(supervision::end_process{process});
-  else if (phase_ == phase::active && !current_.proposed)
-    propose(out);
+  const bool spare = !lives_in(members_, process);
+  if (spare) out.add(supervision::end_process{process});
+  if (phase_ != phase::active) return;
+  if (!spare && !current_.proposed) propose(out);
+  if (spare && ++current_.spares_lost <= rules_.elastic.max_restarts)
+    for (const auto one : placements_.refill()) out.start_process(placements_, one);
 }
 
 void supervisor_machine::handle(const request_scale& e, actions& out) {

@@ -328,11 +328,15 @@ TEST_CASE("a spare that is not ready in time is given up, and a new process is s
   CHECK(s.processes.contains(5));  // another spare
 }
 
-TEST_CASE("a spare that wants to leave ends at once", "[placements]") {
+TEST_CASE("a spare that wants to leave ends at once, and another one is started", "[placements]") {
   placed_job s{2, {.max_restarts = 1, .spares = 1}, 2};
   s.change(2, process_changed::change::leaves);
   CHECK(s.ended == numbers{2});
   CHECK(s.machine.phase() == supervision::phase::active);
+  CHECK(s.processes.contains(3));
+  s.change(2, process_changed::change::gone);
+  s.change(3, process_changed::change::leaves);  // more often than max_restarts
+  CHECK_FALSE(s.processes.contains(4));
 }
 
 // The ranks pause after `step`, and hold its point.
