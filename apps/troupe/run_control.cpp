@@ -81,8 +81,9 @@ ordered_json live_status::as_json() const {
 
 namespace {
 
-// Why the job cannot have this number of ranks; empty: it can. `shards` is 0 before the job knows.
-std::string wrong_number(const rank_rules& rules, std::int32_t ranks, std::int32_t shards) {
+// Why the job cannot have this number of ranks; empty: it can. Before the job knows its shards,
+// `now` has 0.
+std::string wrong_number(const rank_rules& rules, std::int32_t ranks, const job_status& now) {
   const auto& [options, by] = rules;
   if (by) return place_is_fixed(*by);
   if (options.placement != placement_kind::processes)
@@ -91,8 +92,10 @@ std::string wrong_number(const rank_rules& rules, std::int32_t ranks, std::int32
     return "the run has no restarts: begin it with --max-restarts above 0";
   if (ranks < options.elastic.min_ranks)
     return fmt::format("elastic.min_ranks is {0}; ask for {0} at least", options.elastic.min_ranks);
-  if (shards > 0 && ranks > shards)
-    return fmt::format("the run has {0} shards; ask for {0} at most", shards);
+  if (now.shards > 0 && ranks > now.shards)
+    return fmt::format("the run has {0} shards; ask for {0} at most", now.shards);
+  if (now.purpose != stage::train)
+    return "the fit has ended, and its test keeps the ranks that it began with";
   return {};
 }
 
@@ -160,7 +163,7 @@ std::string answer_request(const std::string& line, job_runner& runner, const li
     if (!ranks)
       return answer_text(
           wrong(R"("ranks" of scale is no number of ranks: give an integer from 1 on)"));
-    if (const auto why = wrong_number(rules, *ranks, live.as_status().shards); !why.empty())
+    if (const auto why = wrong_number(rules, *ranks, live.as_status()); !why.empty())
       return answer_text(wrong(fmt::format("the run cannot go on with {} ranks: {}", *ranks, why)));
     runner.scale(*ranks);
     note(fmt::format("asked to go on with {} ranks", *ranks));
