@@ -83,9 +83,9 @@ namespace {
 
 // Why the job cannot have this number of ranks; empty: it can. Before the job knows its shards,
 // `now` has 0.
-std::string wrong_number(const rank_rules& rules, std::int32_t ranks, const job_status& now) {
-  const auto& [options, by] = rules;
-  if (by) return place_is_fixed(*by);
+std::string wrong_number(const request_rules& rules, std::int32_t ranks, const job_status& now) {
+  const auto& options = rules.options;
+  if (rules.by) return place_is_fixed(*rules.by);
   if (options.placement != placement_kind::processes)
     return "the ranks are threads of the program: begin the run with --placement processes";
   if (!options.elastic.enabled())
@@ -138,7 +138,7 @@ private:
 }  // namespace
 
 std::string answer_request(const std::string& line, job_runner& runner, const live_status& live,
-                           const rank_rules& rules,
+                           const request_rules& rules,
                            const std::function<void(const std::string&)>& note) {
   const request asked{line};
   if (!asked.is_object())
@@ -154,8 +154,10 @@ std::string answer_request(const std::string& line, job_runner& runner, const li
     const auto now = asked.flag("now");
     if (!now) return answer_text(wrong(R"("now" of stop is no truth value: give true or false)"));
     runner.stop(*now);
-    note(*now ? "asked to end at once, without a checkpoint"
-              : "asked to stop: stopping at the next step boundary, with a checkpoint");
+    const bool saves = !*now && rules.left == left_by_stop::checkpoint;
+    note(fmt::format("asked to {}{}",
+                     *now ? "end at once" : "stop: stopping at the next step boundary",
+                     saves ? ", with a checkpoint" : ", without a checkpoint"));
     return answer_text(agreed());
   }
   if (command == "scale") {
