@@ -163,7 +163,8 @@ void shorten(fit_plan& plan) {
   plan.max_steps.reset();
   plan.sanity_batches = 0;
   plan.stop_early.clear();
-  plan.checkpoint.enabled = false;
+  // One snapshot at the end, which returns the weights.
+  plan.checkpoint = {.enabled = plan.checkpoint.enabled, .every_epoch = false, .keep_best = 0};
 }
 
 }  // namespace

@@ -126,8 +126,7 @@ void supervisor_state::start() {
     self->monitor(observers.members().back().actor);
     ++observers_left;
   }
-  if (!what->run_folder.empty() && plan->checkpoint.enabled && setup.spawn_checkpointer &&
-      what->purpose == stage::train) {
+  if (writes_checkpoints(*what) && setup.spawn_checkpointer) {
     checkpointer = setup.spawn_checkpointer(self->system(), setup.trouble, setup.id, *what,
                                             setup.world.files, self);
     self->monitor(checkpointer);

@@ -119,7 +119,8 @@ private:
     const auto note = [this](const std::string& text) { around_.screen.note(text); };
     try {
       runner.serve(plan_.folder, [this, &runner, note](const std::string& line) {
-        return answer_request(line, runner, live_, {shared_.options, around_.place}, note);
+        return answer_request(line, runner, live_,
+                              {shared_.options, around_.place, left_by_stops()}, note);
       });
     } catch (const user_error& error) {
       around_.screen.warning(error.what());
@@ -288,16 +289,20 @@ private:
             : fmt::format("test accuracy {:.4f}, run folder {}", accuracy->second, plan_.folder));
   }
 
+  bool saves() const {
+    return plan_.settings.flag("enable_checkpointing") && shared_.options.fast_dev_run == 0;
+  }
+
+  // The test after the fit saves nothing.
   left_by_stop left_by_stops() const {
-    return plan_.settings.flag("enable_checkpointing") && shared_.options.fast_dev_run == 0
-               ? left_by_stop::checkpoint
-               : left_by_stop::nothing;
+    return saves() && live_.as_status().purpose == stage::train ? left_by_stop::checkpoint
+                                                                : left_by_stop::nothing;
   }
 
   std::string stopped_note(std::int64_t steps) const {
     auto note = fmt::format("stopped after {} steps", steps);
     if (untested_) note += ", which are all of them, but before the end of the test";
-    if (!plan_.settings.flag("enable_checkpointing")) return note + ", without a checkpoint";
+    if (!saves()) return note + ", without a checkpoint";
     return note + fmt::format("; go on with: {} fit --run-dir {} --resume latest", around_.name,
                               plan_.folder);
   }

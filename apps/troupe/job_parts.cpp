@@ -75,7 +75,6 @@ void read_limits(const settings& s, trainer_options& o) {
 }
 
 void read_policies(const settings& s, trainer_options& o) {
-  o.checkpoint.enabled = o.fast_dev_run == 0;
   const bool saves = s.flag("enable_checkpointing");
   o.checkpoint.every_epoch = saves && s.flag("checkpoint.every_epoch");
   if (saves) o.checkpoint.every_n_steps = s.find<std::int64_t>("checkpoint.every_n_steps");

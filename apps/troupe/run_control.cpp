@@ -81,18 +81,21 @@ ordered_json live_status::as_json() const {
 
 namespace {
 
-// Why the job cannot have this number of ranks; empty: it can. `shards` is 0 before the job knows.
-std::string wrong_number(const rank_rules& rules, std::int32_t ranks, std::int32_t shards) {
-  const auto& [options, by] = rules;
-  if (by) return place_is_fixed(*by);
+// Why the job cannot have this number of ranks; empty: it can. Before the job knows its shards,
+// `now` has 0.
+std::string wrong_number(const request_rules& rules, std::int32_t ranks, const job_status& now) {
+  const auto& options = rules.options;
+  if (rules.by) return place_is_fixed(*rules.by);
   if (options.placement != placement_kind::processes)
     return "the ranks are threads of the program: begin the run with --placement processes";
   if (!options.elastic.enabled())
     return "the run has no restarts: begin it with --max-restarts above 0";
   if (ranks < options.elastic.min_ranks)
     return fmt::format("elastic.min_ranks is {0}; ask for {0} at least", options.elastic.min_ranks);
-  if (shards > 0 && ranks > shards)
-    return fmt::format("the run has {0} shards; ask for {0} at most", shards);
+  if (now.shards > 0 && ranks > now.shards)
+    return fmt::format("the run has {0} shards; ask for {0} at most", now.shards);
+  if (now.purpose != stage::train)
+    return "the fit has ended, and its test keeps the ranks that it began with";
   return {};
 }
 
@@ -135,7 +138,7 @@ private:
 }  // namespace
 
 std::string answer_request(const std::string& line, job_runner& runner, const live_status& live,
-                           const rank_rules& rules,
+                           const request_rules& rules,
                            const std::function<void(const std::string&)>& note) {
   const request asked{line};
   if (!asked.is_object())
@@ -151,8 +154,10 @@ std::string answer_request(const std::string& line, job_runner& runner, const li
     const auto now = asked.flag("now");
     if (!now) return answer_text(wrong(R"("now" of stop is no truth value: give true or false)"));
     runner.stop(*now);
-    note(*now ? "asked to end at once, without a checkpoint"
-              : "asked to stop: stopping at the next step boundary, with a checkpoint");
+    const bool saves = !*now && rules.left == left_by_stop::checkpoint;
+    note(fmt::format("asked to {}{}",
+                     *now ? "end at once" : "stop: stopping at the next step boundary",
+                     saves ? ", with a checkpoint" : ", without a checkpoint"));
     return answer_text(agreed());
   }
   if (command == "scale") {
@@ -160,7 +165,7 @@ std::string answer_request(const std::string& line, job_runner& runner, const li
     if (!ranks)
       return answer_text(
           wrong(R"("ranks" of scale is no number of ranks: give an integer from 1 on)"));
-    if (const auto why = wrong_number(rules, *ranks, live.as_status().shards); !why.empty())
+    if (const auto why = wrong_number(rules, *ranks, live.as_status()); !why.empty())
       return answer_text(wrong(fmt::format("the run cannot go on with {} ranks: {}", *ranks, why)));
     runner.scale(*ranks);
     note(fmt::format("asked to go on with {} ranks", *ranks));

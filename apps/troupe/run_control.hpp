@@ -2,6 +2,7 @@
 // (docs/running.md).
 #pragma once
 
+#include "apps/troupe/exit_status.hpp"
 #include "apps/troupe/job_runner.hpp"
 #include "apps/troupe/launched.hpp"
 #include "apps/troupe/run_loggers.hpp"
@@ -41,16 +42,17 @@ private:
   bool fitted_ = false;
 };
 
-/// What the number of ranks depends on.
-struct rank_rules {
+/// What answers depend on: who started the ranks, and what a stop leaves now.
+struct request_rules {
   trainer_options options{};
   std::optional<launched> by{};
+  left_by_stop left = left_by_stop::nothing;
 };
 
 /// Answers one line. `note` shows the user of the program what was asked for. A number of ranks
 /// that the job cannot have is refused with the reason.
 std::string answer_request(const std::string& line, job_runner& runner, const live_status& live,
-                           const rank_rules& rules,
+                           const request_rules& rules,
                            const std::function<void(const std::string&)>& note);
 
 }  // namespace troupe::program

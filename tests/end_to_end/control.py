@@ -162,6 +162,19 @@ def story_scale_is_passed_on_or_refused_with_a_reason(folder):
     check_none_left()
 
 
+def story_scale_in_the_test_after_a_fit_is_refused(folder):
+    run = os.path.join(folder, "run")
+    place = {"rank": 0, "batch": 3}
+    traced = Traced(run, *PLACED, "--max-restarts", 2, "--set", "data.evaluation_samples=8000", "--limit-val-batches",
+                    0, hold=("on_test_batch_start", place))
+    traced.wait_for("on_test_batch_start", **place)
+    check_in("the fit has ended", check_code(troupe("scale", run, "--ranks", 1), 3).err)
+    traced.release()
+    ended = check_code(traced.end(), 0)
+    check("asked to go on" not in ended.err, ended)
+    check_none_left()
+
+
 def story_a_run_that_does_not_live_takes_no_request(folder):
     run = os.path.join(folder, "run")
     check_in("no program runs in", check_code(troupe("stop", run), 3).err)

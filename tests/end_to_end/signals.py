@@ -223,6 +223,20 @@ def story_a_stop_in_the_last_step_of_a_fit_without_a_test_finishes_it(folder):
     check_equal(result_of(run)["status"], "finished")
 
 
+def story_a_stop_of_a_fit_that_saves_nothing_promises_no_checkpoint(folder):
+    place = {"rank": 0, "step": 3}
+    for kind, more in (("fast", ["--fast-dev-run", 100]), ("unsaved", ["--no-enable-checkpointing"])):
+        run = os.path.join(folder, kind)
+        traced = Traced(run, *more, hold=("training_step", place))
+        traced.wait_for("training_step", **place)
+        check_code(troupe("stop", run), 0)
+        traced.wait_for_note("asked to stop: stopping at the next step boundary, without a checkpoint")
+        traced.release()
+        ended = check_code(traced.end(), 75)
+        check(re.search("stopped after [0-9]+ steps, without a checkpoint", ended.err), ended)
+        check("--resume" not in ended.err, ended)
+
+
 def story_a_stop_in_the_test_leaves_no_metrics_of_a_part_of_the_data(folder):
     run = os.path.join(folder, "run")
     place = {"rank": 0, "batch": 3}
@@ -230,6 +244,7 @@ def story_a_stop_in_the_test_leaves_no_metrics_of_a_part_of_the_data(folder):
                     hold=("on_test_batch_start", place))
     traced.wait_for("on_test_batch_start", **place)
     check_code(troupe("stop", run), 0)
+    traced.wait_for_note("asked to stop: stopping at the next step boundary, without a checkpoint")
     traced.release()
     ended = check_code(traced.end(), 75)
     check_equal(result_of(run)["status"], "stopped", ended)

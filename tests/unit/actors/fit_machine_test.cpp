@@ -395,7 +395,7 @@ TEST_CASE("max_steps 0 sets up and writes the initial checkpoint and ends", "[fi
   CHECK(d.snapshots == std::vector<loop_state>{loop_state{}});
 }
 
-TEST_CASE("fast_dev_run does a little of each stage and writes no checkpoint", "[fit]") {
+TEST_CASE("fast_dev_run does a little of each stage and returns its last weights", "[fit]") {
   trainer_options options;
   options.fast_dev_run = 2;
   options.max_epochs = 7;
@@ -405,7 +405,8 @@ TEST_CASE("fast_dev_run does a little of each stage and writes no checkpoint", "
   CHECK(d.end->loop.steps == 2);
   CHECK(d.end->loop.epoch == 1);
   CHECK(count(d, "validation_step") == 4);
-  CHECK(count(d, "save_checkpoint") == 0);
+  CHECK(count(d, "save_checkpoint") == 1);
+  CHECK(d.snapshots == std::vector{d.end->loop});
   CHECK(count(d, "on_sanity_check_start") == 0);
 }
 
