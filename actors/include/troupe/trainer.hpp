@@ -57,7 +57,8 @@ struct job_status {
   std::int64_t batch = undefined, batches = undefined;
   /// @}
   std::int64_t samples = undefined;  ///< of training, consumed by all ranks
-  /// The rate of all ranks in training, over the last two to four seconds of this generation.
+  /// The rate of all ranks in training, over the last one to four seconds of this generation. It
+  /// falls during a validation.
   std::optional<double> samples_per_second;
   /// Until a fit reaches its limits, at the average speed of this generation, validation included.
   /// Known after two seconds of a generation. A stop or a decider may end the fit earlier.

@@ -55,7 +55,7 @@ struct found_checkpoint {
 };
 
 /// Const and thread-safe. Errors are user_error(errc::checkpoint) that name the file and how to fix
-/// it. No call can be cancelled: a slow disk is waited for.
+/// it. No call can be cancelled: a slow disk is waited for, at a job's end for `hook_limit`.
 class checkpoint_io {
 public:
   virtual ~checkpoint_io() = default;
@@ -74,7 +74,8 @@ public:
   /// Removes one checkpoint, so that no reader ever finds a part of it. No error if it does not
   /// exist. Refuses folders that are not called `step-...`. The checkpointer removes a folder that
   /// is not kept through the storage port, and calls this after it, on the thread that answers the
-  /// removal: for what the format keeps elsewhere.
+  /// removal: for what the format keeps elsewhere. Not for a folder that something else has
+  /// removed, that could not be removed, or that a crash left half-removed.
   virtual void remove(const std::string& folder) const = 0;
   /// What `--resume latest` means in the run's folder `run`: the checkpoint that the link `latest`
   /// names, or if that one is damaged or missing, the newest good one. Throws when there is none.

@@ -36,7 +36,7 @@ std::string_view to_string(reduction operation);
 
 /// The ranks that a collective concerns; empty: the whole world.
 struct subgroup {
-  /// World ranks.
+  /// World ranks, ascending, the caller's among them; else std::invalid_argument.
   std::vector<std::int32_t> ranks;
   friend bool operator==(const subgroup&, const subgroup&) = default;
 };
@@ -147,8 +147,8 @@ class collective_mismatch : public std::runtime_error {
 /// - Order: every rank of a (sub)group submits the same operations in the same order. The n-th
 ///   operation of one rank belongs to the n-th of the others; a fingerprint (operation, dtype,
 ///   count, reduction, root, label) is compared before anything is written.
-/// - Threads: only the owning lane submits; `abort`, `aborted` and `quiescent` may be called by any
-///   thread.
+/// - Threads: only the owning lane submits; `abort`, `aborted`, `quiescent` and `waiting` may be
+///   called by any thread. At most 4,096 operations of a rank may be in progress.
 /// - Progress: an operation completes without a rank that waits for it; a waiting rank helps.
 /// - Cancellation: `abort` ends all operations of the group, on all ranks.
 /// - Bits: reductions follow the canonical tree over ranks (split at the largest power of two below

@@ -181,8 +181,9 @@ public:
   virtual std::string state_key() const;
   /// Tensors may be the callback's own: the caller copies them at once.
   virtual callback_state save_state() const { return {}; }
-  /// `from` is what save_state returned. Its tensors are the callback's, on the CPU. It may be
-  /// empty in a job that can restart: the callback becomes as it was before on_train_start.
+  /// `from` is what save_state returned. Its tensors are the callback's: on the CPU,
+  /// or, after a failure, where they were. It may be empty in a job that can restart: the callback
+  /// becomes as it was before on_train_start.
   virtual void load_state(module&, const callback_state& /*from*/) {}
 
   /// True: on_train_epoch_end is called after the module's, and when the values of the epoch are in

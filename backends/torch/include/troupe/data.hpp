@@ -312,10 +312,10 @@ dataset_ptr function_dataset(std::int64_t size, std::function<value(std::int64_t
 /// Returns the next sample, or nothing after the last.
 using sample_stream = std::function<std::optional<value>()>;
 /// The first `size` samples of the stream `open(epoch)`, which gives the same samples each time.
-/// Each rank reads the stream for itself, and drops the samples of the others: with R ranks the
-/// stream is read R times. Going back opens it again, so a training that reads it has
-/// data_loading::shuffle false. A stream that ends early is a user_error. `open` is called by
-/// several threads at once.
+/// Each rank, and each of its data_loading::num_workers, reads the stream for itself and drops the
+/// samples of the others: with R ranks the stream is read R times at least. Going back opens it
+/// again, so a training that reads it has data_loading::shuffle false. A stream that ends early is
+/// a user_error. `open` is called by several threads at once.
 dataset_ptr stream_dataset(std::int64_t size, std::function<sample_stream(std::int64_t epoch)> open,
                            collate_function how = collate);
 
@@ -444,7 +444,7 @@ data_ptr make_data(data_parts parts);
 /// file that does not fit is a user_error that names line and column.
 data_ptr csv_data(std::string path, std::string target = {});
 /// The same of safetensors files, `train.safetensors` and so on. Each has `inputs` (N, ...) and
-/// `targets` (N, ...), of any type.
+/// `targets` (N, ...). Targets that are no floating-point numbers become int64.
 data_ptr tensor_file_data(std::string path);
 /// Characters of a text, or of all texts in a folder (files without extension, or .txt) in the
 /// order of their names. A sample is a window of 64 characters, int64 (N, 64): newline is 0, blank
