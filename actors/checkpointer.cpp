@@ -70,21 +70,14 @@ private:
   const std::function<std::string()> then_;
 };
 
-// Absolute, and with links resolved.
-std::filesystem::path real_path(const std::string& of) {
-  std::error_code unknown;
-  const auto absolute = std::filesystem::absolute(of, unknown);
-  const auto found = std::filesystem::weakly_canonical(absolute, unknown);
-  auto path = (unknown ? absolute : found).lexically_normal();
-  return path.has_filename() ? path : path.parent_path();
-}
-
 // Whether the run goes on from a checkpoint of its own folder, and from which.
 std::optional<std::int64_t> resumed_step(const job& what, const std::string& folder) {
   if (!what.resume) return std::nullopt;
-  const auto path = real_path(*what.resume);
+  auto path = std::filesystem::path{*what.resume}.lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
   const auto step = step_of_checkpoint_folder(path.filename().string());
-  if (step < 0 || path.parent_path() != real_path(folder)) return std::nullopt;
+  if (step < 0 || path.parent_path() != std::filesystem::path{folder}.lexically_normal())
+    return std::nullopt;
   return step;
 }
 

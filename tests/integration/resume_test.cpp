@@ -74,26 +74,6 @@ TEST_CASE("resume accepts a checkpoint or a run folder or latest or the latest l
   CHECK(second.last_checkpoint == at.checkpoint(2 * steps));
 }
 
-TEST_CASE("a resumed run removes its old checkpoints, however their folder is named", "[resume]") {
-  resume_place at;
-  const auto first = at(at.fit(1));
-  REQUIRE(first.ok());
-  const auto link = at.run() + ".link";
-  fs::create_directory_symlink(at.run(), link);
-  const auto last = "checkpoints/" + checkpoint_folder_name(first.loop.steps);
-  const auto how = GENERATE(0, 1, 2);
-  const std::vector<std::string> ways{at.run() + "/../run/" + last, link + "/" + last,
-                                      fs::relative(at.run()).string() + "/" + last};
-  const auto& from = ways[static_cast<std::size_t>(how)];
-  CAPTURE(from);
-  auto what = at.fit(3, from);
-  what.options.checkpoint.keep_last = 1;
-  what.options.checkpoint.keep_best = 0;
-  const auto second = at(what);
-  if (!second.ok()) FAIL(why(second));
-  CHECK_FALSE(fs::exists(at.checkpoint(first.loop.steps)));
-}
-
 TEST_CASE("an impossible resume value is refused with a remedy", "[resume]") {
   resume_place at;
   auto what = at.fit(1, "latest");
