@@ -11,9 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <csignal>
-#include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 namespace troupe::program {
@@ -62,17 +60,6 @@ void print(stage purpose, const run_plan& plan, const job_outcome& outcome, cons
     screen.result(metrics_text({{name, number}}));
 }
 
-// Without batches it would end well, and say nothing. `--fast-dev-run` replaces the limit.
-void refuse_no_batches(stage purpose, const settings& s, const trainer_options& options) {
-  const auto limit = limit_of(options, purpose);
-  if (!std::visit([](auto x) { return x == 0; }, limit)) return;
-  const auto key =
-      fmt::format("limit_{}_batches", purpose == stage::validate ? "val" : to_string(purpose));
-  throw user_error(errc::bad_configuration,
-                   fmt::format("{} is 0 ({}), so `{}` has no data: set it to 1.0 for all batches",
-                               key, s.at(key).origin.text(), to_string(purpose)));
-}
-
 }  // namespace
 
 program_end evaluate(stage purpose, const schema& all, given what, const context& around) {
@@ -87,7 +74,6 @@ program_end evaluate(stage purpose, const schema& all, given what, const context
   });
   take_place(work, around.place);
   work.purpose = purpose;
-  refuse_no_batches(purpose, plan.settings, work.options);
   if (plan.checkpoint.empty())
     add_init_weights(plan.settings, work);
   else

@@ -125,12 +125,6 @@ def story_limits_shorten_a_fit_and_fast_dev_run_writes_no_checkpoint(folder):
                             "--json"), 0).json()
     check_equal(result["steps"], 6)
     check("test/accuracy" not in result["metrics"], result)
-    # The run's configuration has the limit.
-    check_in("limit_test_batches is 0", check_code(troupe("test", "--run-dir", run), 3).err)
-    for command, name in (("predict", "predict"), ("validate", "val")):
-        ended = troupe(command, "--run-dir", run, f"--limit-{name}-batches", 0)
-        check_in(f"limit_{name}_batches is 0 (flag --limit-{name}-batches)", check_code(ended, 3).err)
-    check_code(troupe("test", "--run-dir", run, "--limit-test-batches", "1.0"), 0)
     fast = os.path.join(folder, "fast")
     result = check_code(fit(fast, "--fast-dev-run", "--json", "--checkpoint-every-n-steps", 1), 0).json()
     check_equal((result["steps"], result["epochs"]), (1, 1))
