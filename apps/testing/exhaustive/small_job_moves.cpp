@@ -321,7 +321,10 @@ std::string small_job_space::supervise(small_job_state& s, message_number event)
   for (const auto& [rank, order] : out.sent)
     if (!tables_.rank(s[side_of(rank)]).gone)
       s[inbox_of(rank)] = tables_.longer(s[inbox_of(rank)], order);
-  if (out.committed != undefined) {
+  if (out.committed != undefined && out.formed) {  // the ranks have lost what was committed
+    if (out.committed >= former)
+      return fmt::format("a new generation goes from step {} to {}", former, out.committed);
+  } else if (out.committed != undefined) {
     if (out.committed <= former)
       return fmt::format("step {} was committed after step {}", out.committed, former);
     for (std::int32_t q = 0; q < options_.ranks; ++q)
