@@ -62,7 +62,7 @@ std::ostream& operator<<(std::ostream& out, const fit_plan& plan);
 void refuse_accumulated_splits(const fit_plan& plan);
 
 /// The plan of a run of `purpose`. `fast_dev_run` n: n batches of everything, one epoch, no sanity
-/// check, no early stopping, no checkpoint. Throws user_error (bad_configuration) naming the option
+/// check, no early stopping, no files. Throws user_error (bad_configuration) naming the option
 /// whose value is impossible.
 fit_plan make_plan(const trainer_options& options, stage purpose, std::string resume = {});
 

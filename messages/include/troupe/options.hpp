@@ -44,7 +44,7 @@ struct early_stopping_options {
 /// of one more write for each snapshot that waits for `keep_best`. Every `checkpoint_written` event
 /// says how many steps that was (`behind`) and, if any were replaced, how many (`skipped`).
 struct checkpoint_policy {
-  bool enabled = true;  ///< false: no files (fast_dev_run)
+  bool enabled = true;  ///< false: no files, and no weights in the outcome
   /// A checkpoint after each epoch. If the end of an epoch is not validated, also after each
   /// validation in it that logs `monitor`, unless keep_best is 0.
   bool every_epoch = true;
