@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "actors/hook_time.hpp"
 #include "backends/announcing_communicator.hpp"
 #include "backends/lane.hpp"
 #include "backends/solo_communicator.hpp"
@@ -47,6 +48,7 @@ struct rank_state {
   std::chrono::nanoseconds last_train_end{0};
   bool last_was_train = false;
   std::optional<std::chrono::nanoseconds> restoring_since;
+  std::optional<hook_time> in_hook;
 
   // The newest rows of this generation, in a job that can restart. A link holds at most 8,192
   // messages, and each row goes with at least one. So what rank 0 has sent and the supervisor's
@@ -116,6 +118,7 @@ void rank_state::start() {
   began = setup.world.now();
   hooks_wanted = setup.observers.wants_hooks();
   machine = std::make_unique<rank_machine>(setup.plan);
+  in_hook.emplace(setup.plan.limits.tick, began);
   open_lane();
 }
 
@@ -306,7 +309,8 @@ void rank_state::look() {
   if (!work) return;
   const auto status = work->status();
   const bool waits = world && (world->waiting() || world->aborted());
-  feed(ranks::looked{status.busy, waits, status.hook, status.step, status.since});
+  const auto since = in_hook->look(setup.world.now(), status.since);
+  feed(ranks::looked{status.busy, waits, status.hook, status.step, since});
 }
 
 void keep_looking(rank_pointer self) {

@@ -44,9 +44,9 @@ void basic_bell<Shared>::ring() noexcept {
 
 template <bool Shared>
 bool basic_bell<Shared>::yield() noexcept {
-  const auto before = clock::now();
+  const auto before = std::chrono::steady_clock::now();
   sched_yield();
-  if (clock::now() - before < long_yield) return true;
+  if (std::chrono::steady_clock::now() - before < long_yield) return true;
   crowded_.store(waits_without_yield, std::memory_order_relaxed);
   return false;
 }
@@ -56,8 +56,9 @@ void basic_bell<Shared>::sleep_in_kernel(std::uint32_t seen,
                                          std::optional<clock::time_point> until) noexcept {
   timespec left{};
   if (until) {
-    const auto rest = *until - clock::now();
-    if (rest <= rest.zero()) return;
+    const auto now = clock::now();
+    if (*until <= now) return;
+    const auto rest = std::min(*until - now, clock::slice);
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(rest).count();
     left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
   }

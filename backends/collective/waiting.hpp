@@ -2,6 +2,8 @@
 // yield, then sleep in the kernel.
 #pragma once
 
+#include "backends/running_clock.hpp"
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -48,7 +50,7 @@ private:
 template <bool Shared>
 class basic_bell {
 public:
-  using clock = std::chrono::steady_clock;
+  using clock = running_clock;
 
   std::uint32_t now() const noexcept { return rings_.load(std::memory_order_seq_cst); }
   void ring() noexcept;

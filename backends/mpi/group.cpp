@@ -11,8 +11,6 @@ namespace troupe::mpi {
 
 namespace {
 
-using std::chrono::steady_clock;
-
 constexpr std::uint64_t whole_world = 0;
 constexpr int control_message_tag = 0;
 constexpr std::uint64_t tags = 32767;  // from 1 on: each MPI has so many
@@ -69,7 +67,7 @@ void group::settle(task& what) const {
 
 void group::settle_unopened() {
   if (open_ || aborted()) return;
-  const auto now = steady_clock::now();
+  const auto now = running_clock::now();
   const std::lock_guard hold{mutex_};
   for (const auto& [name, what] : inbox_) {
     const auto limit = what->deadline;
@@ -117,7 +115,7 @@ void group::pump(const operations& arithmetic) {
   }
   take_submissions();
   if (open_) receive();
-  const auto now = steady_clock::now();
+  const auto now = running_clock::now();
   const bool look = now - checked_ > std::chrono::milliseconds{1};
   if (look) checked_ = now;
   if (look && !aborted())
@@ -332,7 +330,7 @@ void group::finish_started(channel& at) {
 }
 
 void group::check_deadlines(channel& at) {
-  const auto now = steady_clock::now();
+  const auto now = running_clock::now();
   for (const auto& one : at.queue) {
     const auto limit = one->deadline;
     if (limit.count() == 0 || one->started() || now - one->submitted < limit) continue;

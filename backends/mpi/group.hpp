@@ -114,7 +114,7 @@ private:
   std::map<std::uint64_t, std::vector<control_message>>
       early_;  // of channels this rank has not used yet
   std::vector<std::int32_t> departed_;
-  std::chrono::steady_clock::time_point checked_;
+  running_clock::time_point checked_;
 };
 
 }  // namespace troupe::mpi

@@ -4,6 +4,7 @@
 #include "backends/collective/group_end.hpp"
 #include "backends/collective/submission.hpp"
 #include "backends/mpi/types.hpp"
+#include "backends/running_clock.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -27,7 +28,7 @@ struct stage_of {
 class task {
 public:
   task(submission what, std::chrono::nanoseconds deadline)
-      : what(std::move(what)), deadline(deadline), submitted(std::chrono::steady_clock::now()) {}
+      : what(std::move(what)), deadline(deadline), submitted(running_clock::now()) {}
 
   /// Begins the transfer, once all members have submitted the same call. `aside`: with scratch
   /// memory in place of the rank's own, because it has gone back to its owner.
@@ -48,7 +49,7 @@ public:
 
   const submission what;
   const std::chrono::nanoseconds deadline;  ///< 0: none
-  const std::chrono::steady_clock::time_point submitted;
+  const running_clock::time_point submitted;
   std::uint64_t channel = 0;  ///< these two name the operation within its group
   std::uint64_t number = 0;
   collectives::outcome how;

@@ -208,7 +208,7 @@ std::string channel::launch(operation& what) {
 
 // A network or a GPU that hangs ends no operation.
 std::string channel::late(const operation& first) {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = running_clock::now();
   if (std::exchange(first_, &first) != &first) since_ = now;
   const auto limit = first.deadline;
   if (limit.count() == 0 || now - since_ < limit) return {};

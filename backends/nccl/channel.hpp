@@ -4,6 +4,7 @@
 #include "backends/collective/group_end.hpp"
 #include "backends/collective/submission.hpp"
 #include "backends/nccl/library.hpp"
+#include "backends/running_clock.hpp"
 
 #include <array>
 #include <atomic>
@@ -93,7 +94,7 @@ private:
   std::deque<std::shared_ptr<operation>> queue_;
   // The first operation in the queue that all ranks have called, and since when it is the first.
   const operation* first_ = nullptr;
-  std::chrono::steady_clock::time_point since_;
+  running_clock::time_point since_;
 };
 
 /// Why NCCL does not do it, in words for users; empty when it does.

@@ -3,6 +3,7 @@
 
 #include "backends/collective/scopes.hpp"
 #include "backends/collective/submission.hpp"
+#include "backends/running_clock.hpp"
 #include "backends/tcp/connection.hpp"
 #include "backends/tcp/exchange.hpp"
 #include "backends/tcp/poller.hpp"
@@ -33,7 +34,7 @@ struct operation {
   bool submitted = false;
   const void* in = nullptr;
   void* out = nullptr;
-  std::chrono::steady_clock::time_point last_bytes;  ///< when bytes came or went last
+  running_clock::time_point last_bytes;  ///< when bytes came or went last
 
   collectives::outcome how;
 };
@@ -70,7 +71,7 @@ using collectives::submission;
 /// operation has ended or the leading thread has stopped.
 class mesh : public std::enable_shared_from_this<mesh> {
 public:
-  using clock = std::chrono::steady_clock;
+  using clock = running_clock;
 
   /// `streams`: connections to each of the others.
   mesh(const group_description& who, std::uint16_t streams);

@@ -105,7 +105,7 @@ void mesh::follow(const operation& what, limit until) {
   std::unique_lock hold{mutex_};
   const auto awake = [&] { return ended(what) || !driven_.load(std::memory_order_seq_cst); };
   if (until)
-    followers_.wait_until(hold, *until, awake);
+    followers_.wait_until(hold, clock::next_look(*until), awake);
   else
     followers_.wait(hold, awake);
 }
@@ -124,7 +124,7 @@ void mesh::sleep_at_sockets(limit until) {
   }
   timespec left{};
   if (until) {
-    const auto rest = std::max(*until - clock::now(), clock::duration::zero());
+    const auto rest = std::clamp(*until - clock::now(), clock::duration::zero(), clock::slice);
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(rest).count();
     left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
   }

@@ -140,6 +140,24 @@ def story_all_processes_stop_for_three_seconds_and_the_wall_clock_jumps_by_an_ho
     together([lambda by=by: jumps(by) for by in (3600, -3600)])
 
 
+# Ctrl-Z in a shell, or a pause of a whole container. No rank could compute, so no limit names one.
+@bounded
+def story_a_job_that_stops_as_a_whole_for_longer_than_every_limit_goes_on(folder):
+    plain = undisturbed(*LONG)
+
+    def stops(name, *arguments):
+        run = os.path.join(folder, name)
+        traced = Traced(run, *SHORT, *LONG, "--ranks", 3, "--shards", 3, "--hook-limit-seconds", 3, *arguments)
+        traced.wait_for("training_step", rank=0, step=9)
+        pids = [*rank_processes(traced.pid()).values(), traced.pid()]
+        kill_at_once(pids, signal.SIGSTOP)
+        select.select([], [], [], 6)  # the fault itself
+        kill_at_once(pids, signal.SIGCONT)
+        check_equal(len(ended_well(traced, run, plain, name)), 1)
+    together([lambda by=by: stops(by, *PLACED, "--communicator", by, "--max-restarts", 1) for by in COMMUNICATORS] +
+             [lambda: stops("threads", "--max-restarts", 1)])
+
+
 @bounded
 def story_a_process_joins_at_each_phase_no_step_is_done_again(folder):
     plain = undisturbed(*LONG)
