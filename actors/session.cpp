@@ -116,18 +116,32 @@ struct session::engine {
     bool survivors = false;  // some job has left a rank or an observer behind
   };
 
-  // While it exists, no other job of the session may write checkpoints into the job's folder. The
-  // job has one until it completes, and its checkpointer until it ends.
+  // While it exists, no other job of the session may write checkpoints into the job's folder; nor a
+  // job of another one, where the storage knows of it. The job has one until it completes, and its
+  // checkpointer until it ends.
   class folder_claim {
   public:
-    folder_claim(std::shared_ptr<running_jobs> jobs, const job& what);
+    folder_claim(std::shared_ptr<running_jobs> jobs, const job& what,
+                 std::shared_ptr<storage> files)
+        : folder_claim(std::move(jobs), what) {
+      files_ = std::move(files);
+      claim_in_storage(false);
+    }
+    // The job is about to start.
+    void create_folder() { claim_in_storage(true); }
     ~folder_claim();
     folder_claim(const folder_claim&) = delete;
     folder_claim& operator=(const folder_claim&) = delete;
 
   private:
+    folder_claim(std::shared_ptr<running_jobs> jobs, const job& what);
+    void claim_in_storage(bool create);
+
     const std::shared_ptr<running_jobs> of_;
-    std::string folder_;
+    const std::string path_;
+    std::string folder_;  // in running_jobs::folders
+    std::shared_ptr<storage> files_;
+    std::shared_ptr<const void> in_storage_;  // null: not there yet, or the storage cannot do it
   };
 
   engine(executor_type ex, ports w, session_options options)
@@ -302,7 +316,8 @@ static std::string one_name_of(const std::string& folder) {
 }
 
 session::engine::folder_claim::folder_claim(std::shared_ptr<running_jobs> jobs, const job& what)
-    : of_(std::move(jobs)) {
+    : of_(std::move(jobs)),
+      path_((std::filesystem::path{what.run_folder} / checkpoints_folder).string()) {
   if (!writes_checkpoints(what)) return;
   const auto folder = one_name_of(what.run_folder);
   const std::lock_guard lock(of_->guard);
@@ -315,7 +330,12 @@ session::engine::folder_claim::folder_claim(std::shared_ptr<running_jobs> jobs, 
   folder_ = folder;
 }
 
+void session::engine::folder_claim::claim_in_storage(bool create) {
+  if (!folder_.empty() && files_ && !in_storage_) in_storage_ = files_->claim(path_, create);
+}
+
 session::engine::folder_claim::~folder_claim() {
+  in_storage_ = nullptr;
   const std::lock_guard lock(of_->guard);
   if (!folder_.empty()) of_->folders.erase(folder_);
 }
@@ -339,7 +359,7 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   setup.id = job_id{world.random->draw()};
   const auto started = what.started;
   configure(what);
-  auto claim = std::make_shared<const folder_claim>(running, what);
+  auto claim = std::make_shared<folder_claim>(running, what, world.files);
   setup.what = with_checkpoint_found(std::move(what), world);
   setup.resumed = loop_resumed_at(setup.what, world);
   const auto target = std::make_shared<job_handle::target>(
@@ -355,6 +375,7 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
     setup.processes = std::make_shared<job_processes>(world, setup.id, setup.what);
     setup.bring_rank = remote_ranks(setup.processes);
   }
+  claim->create_folder();
   if (auto format = checkpoint_format(setup.what, world); format && world.files)
     setup.spawn_checkpointer = checkpointers(std::move(format), claim);
   setup.complete = [complete = std::move(complete), events, target, claim = std::move(claim),

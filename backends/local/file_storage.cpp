@@ -2,9 +2,15 @@
 
 #include "backends/local/file_operations.hpp"
 #include "backends/storage/storage_queue.hpp"
+#include "troupe/failure.hpp"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
@@ -13,6 +19,14 @@
 namespace troupe {
 
 namespace {
+
+struct open_folder {
+  explicit open_folder(int fd) : fd(fd) {}
+  ~open_folder() { ::close(fd); }
+  open_folder(const open_folder&) = delete;
+  open_folder& operator=(const open_folder&) = delete;
+  const int fd;
+};
 
 // A signal's handler must not run on the storage thread.
 class signals_blocked {
@@ -83,6 +97,20 @@ void file_storage::submit(storage_op op, std::function<void(storage_result)> don
     state_->waiting.push(std::move(op), std::move(done));
   }
   state_->changed.notify_one();
+}
+
+std::shared_ptr<const void> file_storage::claim(const std::string& path, bool create) {
+  if (create && perform(state_->root, storage_ops::make_folder{path}).error) return {};
+  const auto folder = state_->root / path;
+  const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (opened < 0) return {};
+  auto kept = std::make_shared<const open_folder>(opened);
+  if (::flock(opened, LOCK_EX | LOCK_NB) == 0) return kept;
+  if (errno != EWOULDBLOCK) return {};
+  throw user_error(errc::bad_configuration,
+                   fmt::format("{}: a job of another session or program writes its checkpoints "
+                               "there; choose another run_folder, or wait until that job has ended",
+                               folder.string()));
 }
 
 }  // namespace troupe

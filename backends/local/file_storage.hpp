@@ -19,6 +19,8 @@ public:
   ~file_storage() override;
 
   void submit(storage_op op, std::function<void(storage_result)> done) override;
+  /// Locks the folder (flock). Null also where it cannot be created: a write then reports why.
+  std::shared_ptr<const void> claim(const std::string& path, bool create) override;
 
 private:
   struct state;

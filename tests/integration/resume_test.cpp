@@ -241,6 +241,26 @@ TEST_CASE("two jobs of a session do not write checkpoints into one folder", "[re
   CHECK(front.run(at.fit(3, "latest")).ok());  // also after a job that did not start
 }
 
+TEST_CASE("jobs of two sessions do not write checkpoints into one folder", "[resume]") {
+  resume_place at;
+  boost::asio::io_context loop;
+  session front{loop.get_executor(), at.world()};
+  session other{loop.get_executor(), at.world()};
+  std::string refused, silent;
+  auto first = at.fit(1);
+  first.started = [&](const job_handle&) {
+    auto second = at.fit(1);
+    refused = why(other.run(second));
+    second.options.checkpoint.enabled = false;
+    silent = why(other.run(second));
+  };
+  CHECK(front.run(first).ok());
+  CHECK_THAT(refused,
+             Catch::Contains("a job of another session or program writes its checkpoints"));
+  CHECK(silent == "it is ok");
+  CHECK(other.run(at.fit(2, "latest")).ok());  // the folder is free again
+}
+
 TEST_CASE("check_job reports the errors of a session and changes nothing", "[resume]") {
   resume_place at;
   CHECK_NOTHROW(check_job(at.fit(1), at.world()));

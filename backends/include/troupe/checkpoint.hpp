@@ -182,6 +182,14 @@ public:
   virtual ~storage() = default;
   /// Starts `op` and never waits for the disk. `done` gets what became of it.
   virtual void submit(storage_op op, std::function<void(storage_result)> done) = 0;
+  /// Keeps the folder `path` for one job: until the last copy of the result is gone, a second claim
+  /// of it throws user_error (bad_configuration), in this process and in others. `create`: creates
+  /// it if need be. Waits for the disk. Null: the folder is not there, or this storage or its file
+  /// system cannot do that. Any thread.
+  virtual std::shared_ptr<const void> claim([[maybe_unused]] const std::string& path,
+                                            [[maybe_unused]] bool create) {
+    return {};
+  }
 };
 
 }  // namespace troupe
