@@ -111,7 +111,12 @@ private:
                          prometheus_label(build_facts::version), prometheus_label(plan_.folder)) +
              prometheus_text({{.labels = "", .status = live_.as_json()}});
     });
-    around_.screen.note(fmt::format("metrics on http://127.0.0.1:{}/metrics", port));
+    const auto place = fmt::format("metrics on http://127.0.0.1:{}/metrics", port);
+    // Only this line says which port 0 has become.
+    if (wanted == 0)
+      around_.screen.answer(place);
+    else
+      around_.screen.note(place);
   }
 
   // A run without a control socket goes on.

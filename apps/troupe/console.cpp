@@ -45,6 +45,8 @@ void console::note(std::string_view text) {
   if (!quiet_) say("", text);
 }
 
+void console::answer(std::string_view text) { say("", text); }
+
 void console::error(std::string_view text) {
   say(facts_.colour ? "\x1b[31merror:\x1b[0m " : "error: ", text);
 }

@@ -56,6 +56,8 @@ public:
   /// Results that have their own line ends.
   void results(std::string_view text) { out_(text); }
   void note(std::string_view text);
+  /// A note that the call has asked for: printed also when other notes are dropped.
+  void answer(std::string_view text);
   void error(std::string_view text);
   /// Printed also when notes are dropped, like an error, although the job continues.
   void warning(std::string_view text);

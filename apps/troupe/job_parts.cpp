@@ -357,7 +357,7 @@ void note_unused(console& screen, const settings& s, std::string_view command,
 
 void report_profile(console& screen, const job_outcome& outcome) {
   if (const auto table = to_string(profile_of(outcome)); !table.empty())
-    screen.note(table.substr(0, table.size() - 1));
+    screen.answer(table.substr(0, table.size() - 1));
 }
 
 bool shows_live(const settings& s, const context& around) {

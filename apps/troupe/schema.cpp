@@ -190,7 +190,8 @@ void add_call(schema& s) {
       "a live line; auto: on a terminal, else now and then a line", {"auto", "always", "never"});
   add(s, "json", kind::boolean, false, "--json", "print the result as one line of JSON");
   add(s, "quiet", kind::boolean, false, "--quiet",
-      "no progress and no notes, errors and the last line only");
+      "no progress and no notes: errors, the last line, a profiler's table, and the address of "
+      "--metrics-port 0");
   add(s, "profiler", kind::choice, "none", "--profiler",
       "simple: a table of the hooks' times; torch: LibTorch's trace of a few batches, as "
       "torch_trace.json in the run's folder",

@@ -53,6 +53,8 @@ def story_the_simple_profiler_prints_a_table_of_hooks(folder):
         rows = {line.split()[0]: line.split() for line in ended.err.splitlines() if line.endswith("%")}
         check_equal((rows["training_step"][1], rows["on_train_epoch_end"][1]), ("32", "2"))
         check_in("all", rows, ended)
+    quiet = check_code(fit(os.path.join(folder, "quiet"), "--profiler", "simple", "--quiet"), 0)
+    check_in("on_train_epoch_end", quiet.err, quiet)
     plain = check_code(fit(os.path.join(folder, "plain")), 0)
     check("training_step" not in plain.err, "no table without the setting")
 

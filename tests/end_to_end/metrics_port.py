@@ -95,6 +95,14 @@ def story_metrics_of_a_run(folder):
     check(running.end().code in (0, 143))
 
 
+def story_a_quiet_fit_says_which_port_port_0_is(folder):
+    running = Running(folder, "--quiet")
+    check_equal(running.ask()[0], 200)
+    running.release()
+    ended = check_code(running.end(), 0)
+    check_equal(len(ended.err.splitlines()), 1, ended)
+
+
 def story_bad_clients_cost_only_themselves(folder):
     running = Running(folder)
     silent = [running.connect() for _ in range(40)]

@@ -71,12 +71,13 @@ TEST_CASE("a terminal becomes narrower: lines of a live text that wrap are clear
   CHECK(t.writes.back() == "\r\x1b[4A\x1b[J" + live(29).substr(1) + "\n" + live(29).substr(1));
 }
 
-TEST_CASE("a quiet console drops notes and prints warnings", "[console]") {
+TEST_CASE("a quiet console drops notes, and prints warnings and answers", "[console]") {
   terminal_screen t;
   t.screen.be_quiet();
   t.screen.note("dropped");
   t.screen.warning("said");
-  CHECK(t.writes == std::vector<std::string>{"\r\x1b[Kwarning: said\n"});
+  t.screen.answer("asked for");
+  CHECK(t.writes == std::vector<std::string>{"\r\x1b[Kwarning: said\n", "\r\x1b[Kasked for\n"});
 }
 
 namespace {
