@@ -1,6 +1,7 @@
 #include "apps/troupe/exit_status.hpp"
 
 #include "apps/troupe/exit_code.hpp"
+#include "backends/telemetry/unsigned_nan.hpp"
 
 #include <fmt/format.h>
 
@@ -37,7 +38,7 @@ metrics figures_of(const job_outcome& outcome) {
 std::string metrics_text(const metrics& values) {
   std::string text;
   for (const auto& [name, number] : values)
-    text += fmt::format("{}{} {:.4f}", text.empty() ? "" : "  ", name, number);
+    text += fmt::format("{}{} {:.4f}", text.empty() ? "" : "  ", name, unsigned_nan(number));
   return text;
 }
 

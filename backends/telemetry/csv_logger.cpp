@@ -1,6 +1,7 @@
 #include "backends/telemetry/csv_logger.hpp"
 
 #include "backends/telemetry/csv_row.hpp"
+#include "backends/telemetry/unsigned_nan.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
@@ -128,7 +129,7 @@ void csv_logger::on(const observation& what) {
   auto row = number(seen->at.step) + "," + number(seen->at.epoch);
   for (std::size_t i = 2; i < columns_.size(); ++i) {
     const auto found = seen->logged.find(columns_[i]);
-    row += found == seen->logged.end() ? "," : fmt::format(",{}", found->second);
+    row += found == seen->logged.end() ? "," : fmt::format(",{}", unsigned_nan(found->second));
   }
   if (std::erase(newest_, row) == 0) file_->add(row + "\n");
 }

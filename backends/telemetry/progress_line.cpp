@@ -1,5 +1,7 @@
 #include "backends/telemetry/progress_line.hpp"
 
+#include "backends/telemetry/unsigned_nan.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -115,12 +117,12 @@ std::string progress_line::text(const seen::progress& what) const {
   auto line = fmt::format("epoch {}{}{}", what.at.epoch + 1, total, batch_text(what));
   const auto loss = last_.find("train/loss");
   const auto accuracy = last_.find("val/accuracy");
-  if (loss != last_.end()) line += fmt::format("  loss {:.4f}", loss->second);
+  if (loss != last_.end()) line += fmt::format("  loss {:.4f}", unsigned_nan(loss->second));
   if (accuracy != last_.end()) line += fmt::format("  val/accuracy {:.4f}", accuracy->second);
   for (const auto& name : chosen_)
     if (const auto found = last_.find(name);
         found != last_.end() && found != loss && found != accuracy)
-      line += fmt::format("  {} {:.4g}", name, found->second);
+      line += fmt::format("  {} {:.4g}", name, unsigned_nan(found->second));
   if (samples_per_second_ > 0)
     line += fmt::format("  {} samples/s", count_text(samples_per_second_));
   if (const auto left = seconds_left()) line += "  ETA " + clock_text(*left);

@@ -47,10 +47,12 @@ TEST_CASE("odd names and numbers are quoted and survive a second logger", "[csv]
   {
     csv_logger log{path};
     log.on(at(0, {{"a,b", std::nan("")}, {"c\"d", INFINITY}}));
+    log.on(at(1, {{"a,b", -std::nan("")}, {"c\"d", -INFINITY}}));
   }
   csv_logger again{path};
   again.on(seen::metrics{{}, {{"c\"d", -1}}});
-  CHECK(read_text_file(path) == "step,epoch,\"a,b\",\"c\"\"d\"\n0,0,nan,inf\n,,,-1\n");
+  CHECK(read_text_file(path) ==
+        "step,epoch,\"a,b\",\"c\"\"d\"\n0,0,nan,inf\n1,0,nan,-inf\n,,,-1\n");
 }
 
 TEST_CASE("other observations and empty metrics write nothing", "[csv]") {

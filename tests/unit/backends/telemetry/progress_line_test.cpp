@@ -1,6 +1,8 @@
 // Goal: the progress line is right. Its clock is moved by hand.
 #include "backends/telemetry/progress_line.hpp"
 
+#include <cmath>
+
 #include "tests/support/catch.hpp"
 
 using namespace troupe;
@@ -46,6 +48,16 @@ TEST_CASE("a live line is rewritten at most ten times a second", "[progress]") {
         "\repoch 1/2  batch 11/100  loss 0.5000  6,400 samples/s  ETA 0:02\x1b[K");
   s.line.finish(0);
   CHECK(s.writes.back() == "\r\x1b[K");
+}
+
+TEST_CASE("a loss that is no number is shown without the sign of a NaN", "[progress]") {
+  screen s{{.live = false, .epochs = 1}};
+  s.train(0);
+  s.know({{"train/loss", -std::nan("")}, {"score", -std::nan("")}}, {"score"});
+  s.now += 11s;
+  s.train(50);
+  REQUIRE(s.writes.size() == 1);
+  CHECK_THAT(s.writes[0], Catch::Contains("loss nan  score nan"));
 }
 
 TEST_CASE("values that are logged with prog_bar are shown after the usual ones", "[progress]") {
