@@ -4,6 +4,7 @@
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/output_file.hpp"
 #include "apps/troupe/run_folder.hpp"
+#include "apps/troupe/run_plan.hpp"
 #include "apps/troupe/settings_sources.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/checkpoint/safetensors.hpp"
@@ -64,13 +65,16 @@ bool names_run(const std::string& path) {
          std::filesystem::is_directory(std::filesystem::path{path} / checkpoints_folder);
 }
 
-// The folder of a checkpoint; for the folder of a run, that of its latest good checkpoint.
+}  // namespace
+
 std::string checkpoint_at(const std::string& path, console& screen) {
   if (!names_run(path)) return path;
   const auto found = latest_checkpoint(path);
-  for (const auto& bad : found.refused) screen.note("passed over: " + bad.why);
+  for (const auto& note : passed_over(found)) screen.note(note);
   return found.path;
 }
+
+namespace {
 
 program_end inspect(const std::string& path, bool json, console& screen) {
   const auto at = checkpoint_at(path, screen);

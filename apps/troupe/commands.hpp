@@ -47,6 +47,10 @@ void add_tune(const command& app, const schema& all, const context& around, cons
 void add_write(const command& app, const context& around, const choose& chosen);
 void add_simulate(const command& app, const context& around, const choose& chosen);
 
+/// The folder of a checkpoint; for the folder of a run, that of its latest good checkpoint. Notes
+/// say which damaged ones it passed over.
+std::string checkpoint_at(const std::string& path, console& screen);
+
 /// The samples of one rank and micro-batch, for `data order`.
 struct ordered_batch {
   std::int64_t step = 0;

@@ -27,9 +27,7 @@ std::string newest_run() {
 // The newest good checkpoint of a run.
 void take_latest(run_plan& plan, const std::string& run) {
   auto found = latest_checkpoint(run);
-  for (const auto& bad : found.refused)
-    plan.notes.push_back(
-        fmt::format("passed over a damaged checkpoint: {}; took {}", bad.why, found.path));
+  for (auto& note : passed_over(found)) plan.notes.push_back(std::move(note));
   plan.checkpoint = std::move(found.path);
   plan.step = inspect_checkpoint(plan.checkpoint).loop.steps;
 }
@@ -174,6 +172,14 @@ void refuse_two_weights(const run_plan& plan) {
 }
 
 }  // namespace
+
+std::vector<std::string> passed_over(const found_checkpoint& found) {
+  std::vector<std::string> notes;
+  for (const auto& bad : found.refused)
+    notes.push_back(
+        fmt::format("passed over a damaged checkpoint: {}; took {}", bad.why, found.path));
+  return notes;
+}
 
 run_plan plan_fit(const schema& all, given what,
                   const std::function<std::string(const std::string& model)>& fresh) {

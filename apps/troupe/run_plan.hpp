@@ -4,6 +4,7 @@
 
 #include "apps/troupe/run_folder.hpp"
 #include "apps/troupe/settings_sources.hpp"
+#include "troupe/checkpoint.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -23,6 +24,9 @@ struct run_plan {
   std::shared_ptr<run_folder> held;  ///< that folder, locked; null: it holds no run
   std::vector<std::string> notes;
 };
+
+/// A note for each damaged checkpoint that is newer than the one that was found.
+std::vector<std::string> passed_over(const found_checkpoint& found);
 
 /// The plan of a fit. Only with `resume` may the folder hold a run, the checkpoint's. `resume`
 /// without a folder means the checkpoint's own run, or the run started last. That run's config.toml

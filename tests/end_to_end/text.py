@@ -76,6 +76,20 @@ def story_write_refuses_what_it_cannot_use(folder):
         check_code(troupe("write", run, *wrong), 2)
 
 
+def story_a_note_names_the_damaged_checkpoint_that_write_passed_over(folder):
+    run, text = os.path.join(folder, "run"), text_in(folder, "pattern", PATTERN * 40)
+    check_code(fit_on(text, run, "--max-steps", 4, "--checkpoint-every-n-steps", 2, "--keep-last", 9), 0)
+    older, newest = (os.path.join(run, "checkpoints", name) for name in checkpoints_of(run)[-2:])
+    writes = ["--characters", 9, "--temperature", 0]
+    check_equal(check_code(troupe("write", run, *writes), 0).err, "")
+    with open(os.path.join(newest, "model.safetensors"), "r+b") as f:
+        f.truncate(1000)
+    ended = check_code(troupe("write", run, *writes), 0)
+    check_in(f"passed over a damaged checkpoint: {newest}", ended.err, ended)
+    check_in(f"took {older}", ended.err, ended)
+    check_equal(ended.out, check_code(troupe("write", older, *writes), 0).out)
+
+
 def story_a_model_that_diverged_is_named(folder):
     run, text = os.path.join(folder, "run"), text_in(folder, "pattern", PATTERN * 40)
     check_code(fit_on(text, run, "--max-steps", 3, "--learning-rate", "1e30"), 0)
