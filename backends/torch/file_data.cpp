@@ -203,7 +203,7 @@ public:
     std::error_code ignored;
     if (!fs::exists(path_, ignored)) refuse_file(path_, "there is no such file or folder");
   }
-  void setup(troupe::stage purpose) override { trains_ = purpose == stage::train; }
+  void setup(troupe::stage purpose) override { purpose_ = purpose; }
   dataset_ptr train() override { return open("train"); }
   std::vector<dataset_ptr> validation() override {
     return first_of("validation", "test", targets::read);
@@ -216,6 +216,8 @@ public:
 private:
   enum class targets : std::uint8_t { read, ignored };
 
+  bool trains() const { return purpose_ == stage::train; }
+
   bool is_folder() const {
     std::error_code ignored;
     return fs::is_directory(path_, ignored);
@@ -223,10 +225,15 @@ private:
 
   std::vector<dataset_ptr> first_of(const std::string& one, const std::string& other, targets use) {
     if (!is_folder())
-      return trains_ ? std::vector<dataset_ptr>{} : std::vector<dataset_ptr>{open("train", use)};
+      return trains() ? std::vector<dataset_ptr>{} : std::vector<dataset_ptr>{open("train", use)};
     for (const auto& part : {one, other})
       if (auto found = open(part, use)) return {found};
-    return {};
+    const auto purpose = purpose_.load();
+    if (purpose == stage::start || trains()) return {};
+    refuse_file(path_,
+                fmt::format("it has no {0}{2} and no {1}{2}, and `{3}` needs one of them: add it, "
+                            "or name a file with --data-dir",
+                            one, other, ending_, to_string(purpose)));
   }
 
   // Null: a folder without this part. The training targets say whether all targets are labels.
@@ -243,7 +250,7 @@ private:
     const auto file = is_folder() ? (fs::path{path_} / (part + ending_)).string() : path_;
     std::error_code ignored;
     if (!fs::is_regular_file(file, ignored)) {
-      if (part == "train" && trains_) refuse_file(path_, "it has no train" + ending_);
+      if (part == "train" && trains()) refuse_file(path_, "it has no train" + ending_);
       return nullptr;
     }
     auto [inputs, wanted] = read_(file);
@@ -267,7 +274,7 @@ private:
 
   std::string kind_, ending_, path_;
   reader read_;
-  std::atomic<bool> trains_ = false;
+  std::atomic<stage> purpose_ = stage::start;
   std::mutex guard_;
   std::optional<bool> labels_;
   std::map<std::string, dataset_ptr> parts_;

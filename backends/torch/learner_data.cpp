@@ -121,9 +121,9 @@ void torch_learner::make_loaders(stage s) {
   walks.clear();
   const auto sets = datasets(s);
   if (sets.empty() && s == about_.purpose)
-    throw user_error(errc::job_failed, fmt::format("the data module has no data for {}: override "
-                                                   "its getter of that name",
-                                                   to_string(s)));
+    throw user_error(errc::job_failed,
+                     fmt::format("the data module has no data for {}: override its getter {}()",
+                                 to_string(s), s == stage::validate ? "validation" : to_string(s)));
   for (const auto& data : sets) {
     const auto number = static_cast<std::int32_t>(walks.size());
     if (!data)

@@ -60,6 +60,19 @@ def story_a_folder_of_csv_files_is_trained_and_tested(folder):
     check_in("give the labels, or use predict", check_code(troupe("test", "--run-dir", run), 3).err)
 
 
+def story_an_evaluation_without_data_names_the_files_that_are_missing(folder):
+    data, run = os.path.join(folder, "data"), os.path.join(folder, "run")
+    os.mkdir(data)
+    write_csv(os.path.join(data, "train.csv"), rows(1, 60))
+    check_code(fit_on("csv", data, run, "--set", "data.target=species"), 0)
+    for command, files in (("test", "no test.csv and no validation.csv"), ("predict", "no test.csv and no validation"),
+                           ("validate", "no validation.csv and no test.csv")):
+        ended = check_code(troupe(command, "--run-dir", run), 3)
+        for part in (f"{data}: it has {files}", f"`{command}` needs one", "--data-dir"):
+            check_in(part, ended.err, ended)
+    check_code(troupe("test", "--run-dir", run, "--data-dir", os.path.join(data, "train.csv")), 0)
+
+
 def story_a_file_that_lacks_classes_is_predicted_and_tested(folder):
     data, one, run = (os.path.join(folder, name) for name in ("all.csv", "one.csv", "run"))
     write_csv(data, rows(5, 300))
