@@ -152,9 +152,11 @@ program_end tune_size(const schema& all, const given& what, const context& aroun
   tuning tune{all, what, around};
   job_outcome last;
   std::int64_t fits = 0;
+  std::int64_t shares = 1;  // of a batch: each has `size` samples
   const auto run = [&](std::int64_t size) {
     last = tune.run([&](learning&, trainer_options& options) {
       options.batch_size = size;
+      shares = options.elastic.shards.value_or(options.ranks);
       options.max_epochs = -1;
       options.max_steps = steps;
       options.limit_val_batches = std::int64_t{0};
@@ -169,7 +171,7 @@ program_end tune_size(const schema& all, const given& what, const context& aroun
                                    "--max-size {} ({})",
                                    fits, size, fits, last.failed_with->record.what));
     if (last.ok()) refuse_without_steps(last);
-    if (last.ok() && holds_all_samples(last, size * tune.settings().integer("ranks"))) {
+    if (last.ok() && holds_all_samples(last, size * shares)) {
       tune.screen().note(fmt::format("batch size {}: holds all training samples", size));
       throw search_ended{fits > 0 ? fits : size};
     }

@@ -51,6 +51,13 @@ def story_a_batch_size_above_the_data_is_not_tried(folder):
     check_in("batch size 16; use it with --batch-size 16", ended.out, ended)
 
 
+def story_a_batch_of_more_shards_than_ranks_is_not_larger_than_the_data(folder):
+    ended = check_code(troupe("tune", "batch-size", *SMALL, "--ranks", 2, "--shards", 8, "--set", "data.samples=64",
+                              "--max-size", 4096), 0)
+    check_in("batch size 8: fits\nbatch size 16: holds all training samples\n", ended.err, ended)
+    check_in("batch size 8; use it with --batch-size 8", ended.out, ended)
+
+
 def story_callbacks_of_a_run_do_not_change_a_search(folder):
     curves = os.path.join(folder, "curves")
     plain = check_code(troupe(*RATE, "--log-every-n-steps", 1, "--json"), 0).json()
