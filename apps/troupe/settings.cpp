@@ -195,7 +195,7 @@ checked check(const setting& what, setting_value value) {
       return in_range(what, value, static_cast<double>(std::get<std::int64_t>(value)));
     case kind::number: return check_number(what, std::move(value));
     case kind::text:
-      if (!is<std::string>(value)) return wrong_type(what);
+      if (!is<std::string>(value)) return {{}, "a text is needed: write it between quotes", true};
       if (std::get<std::string>(value).empty()) return impossible("must not be empty");
       if (!is_utf8(std::get<std::string>(value))) return impossible(not_utf8);
       return possible(std::move(value));

@@ -136,6 +136,9 @@ void read_variables(reader& into, settings& values, const schema& others, const 
   }
 }
 
+// A value that is written without quotes, as 2024, 1e3, true or 2026-11-21.
+bool is_word(const toml::node& node) { return node.is_value() && !node.is_string(); }
+
 void read_assignment(reader& into, settings& values, const std::string& text) {
   const origin from{source::assignment, "--set"};
   const auto equals = text.find('=');
@@ -149,9 +152,13 @@ void read_assignment(reader& into, settings& values, const std::string& text) {
   const auto value = text.substr(equals + 1);
   try {
     const auto table = toml::parse("value = " + value);
-    // More than one value: the text held a line of its own, which is no value.
-    if (table.size() == 1) {
-      into.value(key, *table.get("value"), from);
+    const auto* what = find_setting(values.all(), key);
+    const bool wants_text = what && what->kind == kind::text;
+    const auto& node = *table.get("value");
+    // More than one value: the text held a line of its own, which is no value. The number of a
+    // setting that is a text is meant as its digits.
+    if (table.size() == 1 && !(wants_text && is_word(node))) {
+      into.value(key, node, from);
       return;
     }
   } catch (const toml::parse_error&) {

@@ -268,6 +268,20 @@ TEST_CASE("an assignment is parsed as TOML, and an unquoted name as a text", "[s
   CHECK(s.number("optimizer.momentum") == 1.0);
 }
 
+TEST_CASE("an assignment of digits to a setting that is a text is their text", "[settings]") {
+  const auto word = GENERATE(as<std::string>{}, "2024", "1.50", "true", "2026-11-21");
+  const auto target = [](const std::string& value) {
+    return settled(join(table(), assignments({"data.target=" + value}))).text("data.target");
+  };
+  CHECK(target(word) == word);
+  CHECK(target('"' + word + '"') == word);
+  CHECK(mentions(refusal(assignments({"data.target=[1]"})).first, "between quotes"));
+  const temporary_folder folder;
+  given file;
+  file.files = {written(folder, "data.target = 2024\n")};
+  CHECK(mentions(refusal(file).first, "between quotes"));
+}
+
 TEST_CASE("a limit is a count if it is an integer and a share if it is a fraction", "[settings]") {
   const auto limit = [](const std::string& text) {
     return settled(join(table(), flags({{"limit_val_batches", "--limit-val-batches", {text}}})))
