@@ -93,6 +93,9 @@ private:
                                  what));
   }
 
+  // File managers and editors leave such files in a folder, as .DS_Store.
+  static bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
   // In a folder, indexes and other companions of a text have an extension; texts have none or .txt.
   std::vector<std::string> files() const {
     std::error_code problem;
@@ -100,7 +103,7 @@ private:
     std::vector<std::string> found;
     for (const auto& entry : fs::directory_iterator{path_, problem}) {
       const auto extension = entry.path().extension();
-      if (entry.is_regular_file() && (extension.empty() || extension == ".txt"))
+      if (entry.is_regular_file() && !is_hidden(entry.path()) && (extension.empty() || extension == ".txt"))
         found.push_back(entry.path().string());
     }
     if (found.empty())

@@ -231,6 +231,8 @@ TEST_CASE("a text is read in windows, each with the characters that follow") {
   here.write("texts/b.txt", text.substr(1000));
   here.write("texts/a", text.substr(0, 1000));
   here.write("texts/a.dat", "an index");
+  here.write("texts/.DS_Store", "of a file manager");
+  here.write("texts/.a.txt", "hidden");
   const auto data = text_data(here.path() + "/texts");
   data->prepare_data();
   data->setup(stage::train);
