@@ -40,9 +40,22 @@ std::string evaluation_json(stage purpose, const run_plan& plan, const job_outco
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
+// Figures that are left out would look like an error: an evaluation without batches says why.
+void note_no_batches(stage purpose, const settings& s, console& screen) {
+  const auto key =
+      fmt::format("limit_{}_batches", purpose == stage::validate ? "val" : to_string(purpose));
+  const auto& limit = s.at(key);
+  if (limit.value != setting_value{std::int64_t{0}} && limit.value != setting_value{0.0}) return;
+  screen.note(fmt::format("`{}` has used no data: {} is 0 ({}); {} 1.0 takes all",
+                          to_string(purpose), key, limit.origin.text(),
+                          find_setting(s.all(), key)->flag));
+}
+
 void print(stage purpose, const run_plan& plan, const job_outcome& outcome, const context& around) {
   auto& screen = around.screen;
   const bool json = plan.settings.flag("json");
+  if (outcome.status == job_outcome::ending::finished)
+    note_no_batches(purpose, plan.settings, screen);
   if (purpose == stage::predict && outcome.status == job_outcome::ending::finished) {
     std::string lines;
     for (const auto& line :

@@ -103,7 +103,8 @@ private:
     std::vector<std::string> found;
     for (const auto& entry : fs::directory_iterator{path_, problem}) {
       const auto extension = entry.path().extension();
-      if (entry.is_regular_file() && !is_hidden(entry.path()) && (extension.empty() || extension == ".txt"))
+      if (entry.is_regular_file() && !is_hidden(entry.path()) &&
+          (extension.empty() || extension == ".txt"))
         found.push_back(entry.path().string());
     }
     if (found.empty())

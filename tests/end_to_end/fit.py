@@ -159,6 +159,18 @@ def story_test_validate_and_predict_use_the_weights_of_a_run(folder):
     check_equal(right / 40, figures["test/accuracy"])
 
 
+def story_an_evaluation_of_no_batches_names_the_limit(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, "--limit-test-batches", 0, "--max-epochs", 1), 0)
+    ended = check_code(troupe("test", "--run-dir", run), 0)
+    for part in ("`test` has used no data", "config.toml:", "--limit-test-batches 1.0 takes all"):
+        check_in(part, ended.err, ended)
+    check_equal(troupe("test", "--run-dir", run, "--limit-test-batches", "1.0").err, "")
+    for command, name in (("validate", "val"), ("predict", "predict")):
+        ended = check_code(troupe(command, "--run-dir", run, f"--limit-{name}-batches", "0.0", "--json"), 0)
+        check_in(f"limit_{name}_batches is 0 (flag --limit-{name}-batches)", ended.err, ended)
+
+
 def story_a_fit_starts_from_exported_weights(folder):
     trained, started = os.path.join(folder, "trained"), os.path.join(folder, "started")
     check_code(fit(trained), 0)
