@@ -64,6 +64,33 @@ void check_columns(const std::vector<std::string>& columns, const std::string& p
       refuse_file(path, fmt::format("several columns are called \"{}\": rename all but one", name));
 }
 
+// Whether the names count from 0 or 1 on, as those that programs give columns without a name.
+bool are_counted(const std::vector<std::string>& columns) {
+  for (const auto first : {std::size_t{0}, std::size_t{1}}) {
+    auto next = first;
+    if (std::ranges::all_of(columns,
+                            [&](const auto& one) { return one == fmt::to_string(next++); }))
+      return true;
+  }
+  return false;
+}
+
+// A file without a header would lose its first sample, whose numbers would be names.
+void check_names(const std::vector<std::string>& columns, const std::string& target,
+                 const std::string& path, std::int64_t line) {
+  const auto is_number = [](const std::string& text) {
+    double number = 0;
+    const auto* last = text.data() + text.size();
+    return std::from_chars(text.data(), last, number).ptr == last && !text.empty();
+  };
+  const bool named = std::ranges::find(columns, target) != columns.end();
+  if (named || are_counted(columns) || !std::ranges::all_of(columns, is_number)) return;
+  refuse_file(path, fmt::format("line {} has numbers only, and the first line is the header: begin "
+                                "the file with the names of its columns; if these are the names, "
+                                "name that of the target with data.target",
+                                line));
+}
+
 // The cells of a line, without blanks around them.
 std::vector<std::string> cells_in(const std::string& line, const std::string& path,
                                   std::int64_t number) {
@@ -76,7 +103,7 @@ std::vector<std::string> cells_in(const std::string& line, const std::string& pa
   return parts;
 }
 
-csv_table read_table(const std::string& path) {
+csv_table read_table(const std::string& path, const std::string& target) {
   std::ifstream in{path};
   if (!in) refuse_file(path, "it cannot be opened");
   csv_table read;
@@ -87,6 +114,7 @@ csv_table read_table(const std::string& path) {
     auto parts = cells_in(line, path, number);
     if (read.columns.empty()) {
       read.columns = std::move(parts);
+      check_names(read.columns, target, path, number);
       check_columns(read.columns, path);
       continue;
     }
@@ -116,7 +144,7 @@ public:
 
   /// Inputs and targets, both float. Columns are found by their names.
   tensor_pair operator()(const std::string& path) {
-    const auto read = read_table(path);
+    const auto read = read_table(path, target_);
     if (columns_.empty()) begin_with(read, path);
     const auto order = order_of(read, path);
     const auto width = order.size();

@@ -153,6 +153,20 @@ def story_numbers_that_are_no_classes_make_no_model(folder):
     check_in("model.hidden", ended.err, ended)
 
 
+def story_a_csv_file_without_a_header_is_refused(folder):
+    data = os.path.join(folder, "data.csv")
+    call = ["fit", "--data", "csv", "--data-dir", data, "--max-steps", 1, "--progress", "never"]
+    for text in ("0.5,1\n1,0\n", "\n2024,2025\n1,0\n", "1,1,0\n1,1,1\n"):
+        write_text(data, text)
+        ended = check_code(troupe(*call, "--run-dir", tempfile.mkdtemp(dir=folder)), 3)
+        for part in (f"line {2 if text[0] == chr(10) else 1} has numbers only", "data.target"):
+            check_in(part, ended.err, ended)
+    for i, (text, more) in enumerate((("0,1\n2,0\n", []), ("1,2\n2,0\n", []), ("a,2\n2,0\n", []),
+                                      ("2024,2025\n1,0\n", ["--set", "data.target=2025"]))):
+        write_text(data, text)
+        check_code(troupe(*call, "--run-dir", os.path.join(folder, str(i)), *more), 0)
+
+
 def story_a_model_of_images_refuses_rows(folder):
     data, run = os.path.join(folder, "rows.csv"), os.path.join(folder, "run")
     write_text(data, "a,b\n1,0\n2,1\n")
