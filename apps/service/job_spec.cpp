@@ -76,6 +76,7 @@ private:
 };
 
 constexpr std::int64_t many = std::int64_t{1} << 40;
+constexpr std::int64_t largest_batch = (std::int64_t{1} << 31) - 1;  // as of --batch-size
 const json no_fields = json::object();
 
 const json& part(const json& request, const char* name) {
@@ -100,7 +101,7 @@ void read_options(const json& from, troupe::trainer_options& o) {
   o.ranks = static_cast<std::int32_t>(f.integer("ranks", 2, 1, 256));
   o.max_epochs = f.integer("max_epochs", 3, 1, many);
   if (const auto most = f.integer("max_steps", -1, 0, many); most >= 0) o.max_steps = most;
-  o.batch_size = f.integer("batch_size", 64, 1, many);
+  o.batch_size = f.integer("batch_size", 64, 1, largest_batch);
   o.seed = static_cast<std::uint64_t>(f.integer("seed", 0, 0, many));
   o.log_every_n_steps = f.integer("log_every_n_steps", 10, 1, many);
   o.placement = troupe::placement_named(f.one_of("placement", {"processes", "threads"}));
@@ -113,6 +114,10 @@ void read_options(const json& from, troupe::trainer_options& o) {
     o.checkpoint.every_n_steps = n;
   o.checkpoint.keep_last = static_cast<std::int32_t>(f.integer("keep_last", 1, 1, 1000));
   f.end();
+  if (o.elastic.max_restarts == 0 && o.elastic.spares > 0)
+    refuse(
+        "options.spares take the place of lost processes, but options.max_restarts is 0: leave "
+        "spares out, or allow restarts");
   if (o.placement == troupe::placement_kind::threads && o.elastic.spares > 0)
     refuse(
         "options.spares are processes, but options.placement is \"threads\": leave one of the "

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -56,12 +57,32 @@ void journal::open() {
   // A crash may have cut the last line.
   std::ifstream before{path_, std::ios::ate};
   if (before.tellg() > 0 && before.seekg(-1, std::ios::end) && before.get() != '\n') file_ << '\n';
+  file_.flush();
+  file_.clear();
+  std::error_code ignored;
+  size_ = std::filesystem::file_size(path_, ignored);
 }
 
 void journal::close() {
   file_.close();
   file_.clear();
   held_.reset();
+}
+
+// A full disk may take a part of the line, which is then cut off. The buffer keeps the rest, so the
+// file is opened anew.
+bool journal::write(const std::string& text) {
+  file_ << text << std::endl;
+  if (file_) {
+    size_ += text.size() + 1;
+    return true;
+  }
+  file_.close();
+  file_.clear();
+  std::error_code ignored;
+  std::filesystem::resize_file(path_, size_, ignored);
+  file_.open(path_, std::ios::app);
+  return false;
 }
 
 void journal::add(const std::string& kind, const json& what) {
@@ -75,10 +96,10 @@ void journal::add(const std::string& kind, const json& what) {
   all.update(what);
   auto text = all.dump(-1, ' ', false, json::error_handler_t::replace);
   // A full disk costs the line, not the job; the next line is tried again.
-  file_ << text << std::endl;
-  file_.clear();
-  keep(*held_, std::move(text));
-  ++newest_;
+  if (write(text)) {
+    keep(*held_, std::move(text));
+    ++newest_;
+  }
   if (!was_open) close();
   wake();
 }

@@ -29,7 +29,8 @@ public:
   void open();
   /// After the last one: of a job that has ended nothing is open or in memory.
   void close();
-  /// Opens the file for this line alone if it is not open; loses the line if that fails.
+  /// Opens the file for this line alone if it is not open. A line that cannot be written is lost,
+  /// and has no number: the numbers are those of the file's lines.
   void add(const std::string& kind, const nlohmann::json& what);
   std::uint64_t newest() const { return newest_; }
   /// The kept lines after number `after` as server-sent events, at most about 64 KiB of them.
@@ -49,10 +50,12 @@ private:
     std::shared_ptr<lines> all;
   };
   static void keep(lines& all, std::string one);
+  bool write(const std::string& text);
   std::shared_ptr<lines> kept();
 
   const std::string path_;
   std::ofstream file_;
+  std::uintmax_t size_ = 0;  // of the open file
   std::uint64_t newest_ = 0;
   std::shared_ptr<lines> held_;  // while the file is open
   std::weak_ptr<lines> shared_;  // of held_ and of watchers

@@ -1,9 +1,20 @@
-"""Goal: a job of the service whose data do not fit its request fails with the field and its right value."""
+"""Goal: a job of the service whose data do not fit its request fails with the field and its right value. Options
+that cannot be are refused, and events keep their numbers where the disk is full."""
 
 import os
+import sys
 
-from troupe_program import check_equal, check_in, main
-from troupe_service import Service
+from troupe_program import check, check_equal, check_in, main
+from troupe_service import Service, changed
+
+BYTES = 200_000  # more than a checkpoint, less than a journal
+# Python ignores the signal of a write beyond the limit, and so does the program that it executes.
+LIMITED = [sys.executable, "-c", "import os, resource, sys\n"
+           f"resource.setrlimit(resource.RLIMIT_FSIZE, ({BYTES}, {BYTES}))\n"
+           "os.execv(sys.argv[1], sys.argv[1:])"]
+THREADS = {"model": {"hidden": [16]}, "data": {"samples": 256},
+           "options": {"ranks": 2, "max_epochs": 100, "batch_size": 8, "log_every_n_steps": 1, "placement": "threads",
+                       "max_restarts": 0}}
 
 
 def story_a_csv_job_with_wrong_sizes_fails_with_the_right_ones(folder):
@@ -24,6 +35,35 @@ def story_a_csv_job_with_wrong_sizes_fails_with_the_right_ones(folder):
         check_in(part, failed["result"]["failure"]["what"])
     service.start({"data": right, "options": options}, "right")
     check_equal(service.wait_for_end("right")["state"], "finished")
+    check_equal(service.end(), 0)
+
+
+def story_options_that_cannot_be_are_refused(folder):
+    service = Service(folder)
+    for options, part in (({"max_restarts": 0, "spares": 2}, "options.max_restarts is 0"),
+                          ({"batch_size": 2**31}, "give an integer from 1 to 2147483647")):
+        status, text = service.ask("POST", "/v1/jobs", {"options": options})
+        check_equal(status, 400, text)
+        check_in(part, text)
+    check_equal(service.end(), 0)
+
+
+def story_events_keep_their_numbers_after_the_disk_was_full(folder):
+    def events(of):
+        return [(number, data) for number, kind, data in of.events("run") if kind != "job"]
+
+    service = Service(folder, before=LIMITED)
+    service.start(THREADS, "run")
+    seen = events(service)  # while it runs
+    check_equal(service.job("run")["state"], "finished")
+    steps = [data["step"] for _, data in seen if data["kind"] == "metrics"]
+    check(steps[-1] < 1600, (steps[-1], os.path.getsize(os.path.join(folder, "jobs", "run", "journal.jsonl"))))
+    check_equal(service.end(), 0)
+    service = Service(folder)
+    check_equal(events(service), seen)
+    check_equal(service.job("run")["events"], seen[-1][0])
+    service.start(changed(THREADS, max_epochs=1), "next")
+    check_equal(service.wait_for_end("next")["state"], "finished")
     check_equal(service.end(), 0)
 
 
