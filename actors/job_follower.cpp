@@ -44,7 +44,7 @@ std::optional<double> sooner(std::optional<double> a, std::optional<double> b) {
 }  // namespace
 
 job_follower::job_follower(std::uint64_t id, const job& what, std::int64_t step, clock now)
-    : now_(std::move(now)), max_steps_(what.options.max_steps) {
+    : now_(std::move(now)), max_steps_(what.options.max_steps), max_time_(what.options.max_time) {
   const auto& o = what.options;
   all_.id = id;
   all_.purpose = what.purpose;
@@ -128,6 +128,7 @@ void job_follower::see(const seen::progress& what) {
   last_.epochs = static_cast<double>(at.epoch) +
                  static_cast<double>(at.batch + 1) / static_cast<double>(what.batches);
   if (!first_) first_ = last_;
+  if (!began_) began_ = last_.at;
 }
 
 // A learner may log under a new name in each step.
@@ -199,6 +200,10 @@ std::optional<double> job_follower::time_left() const {
   if (max_steps_)
     left = sooner(left, until(static_cast<double>(last_.step), static_cast<double>(first_->step),
                               static_cast<double>(*max_steps_)));
+  if (max_time_ && began_)
+    left = sooner(
+        left,
+        std::max(std::chrono::duration<double>(*max_time_).count() - (seconds() - *began_), 0.0));
   return left;
 }
 

@@ -58,11 +58,13 @@ private:
 
   const clock now_;
   const std::optional<std::int64_t> max_steps_;
+  const std::optional<std::chrono::nanoseconds> max_time_;
   mutable std::mutex guard_;  // guards what follows
   job_status all_;
   bool stop_asked_ = false;
   std::optional<mark> before_, since_;  // two moments of this generation, for the rate
   std::optional<mark> first_;           // of training in this generation, for the time left
+  std::optional<double> began_;         // when training was first seen, in seconds
   mark last_;
   std::vector<reader> readers_;
 };

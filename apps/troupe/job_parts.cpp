@@ -375,6 +375,7 @@ std::vector<observer_factory> progress_of(const settings& s, const context& arou
   if (terminal.live) how.rows = terminal.rows;  // lines of ranks are drawn anew below each other
   how.epochs = s.integer("fast_dev_run") > 0 ? 1 : s.integer("max_epochs");
   how.max_steps = s.find<std::int64_t>("max_steps");
+  if (s.is_set("max_time")) how.max_time = read_duration("max_time", s.text("max_time"));
   auto* screen = &around.screen;
   return {[how, screen] {
     return std::make_unique<progress_line>(

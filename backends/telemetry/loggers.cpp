@@ -105,6 +105,7 @@ observer_factory show_progress(const trainer_options& options, std::ostream& to,
   progress_line::style how;
   how.epochs = options.fast_dev_run > 0 ? 1 : options.max_epochs;
   how.max_steps = options.max_steps;
+  how.max_time = options.max_time;
   if (terminal >= 0 && ::isatty(terminal) == 1) {
     how.live = true;
     how.columns = [terminal] { return size_of_terminal(terminal).columns; };

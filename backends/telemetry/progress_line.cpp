@@ -87,6 +87,7 @@ void progress_line::track(const seen::progress& what, std::chrono::nanoseconds n
   last_seen_ = mark_of(what, now);
   if (!mark_) mark_ = last_seen_;
   if (!first_) first_ = last_seen_;
+  if (!began_) began_ = now;
 }
 
 progress_line::mark progress_line::mark_of(const seen::progress& what,
@@ -143,6 +144,10 @@ std::optional<double> progress_line::seconds_left() const {
   if (how_.max_steps)
     until(static_cast<double>(first_->steps), static_cast<double>(last_seen_.steps),
           static_cast<double>(*how_.max_steps));
+  if (how_.max_time && began_) {
+    const std::chrono::duration<double> more = *how_.max_time - (last_seen_.when - *began_);
+    left = std::max(std::min(left.value_or(more.count()), more.count()), 0.0);
+  }
   return left;
 }
 

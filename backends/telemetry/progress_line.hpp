@@ -27,6 +27,8 @@ public:
     std::function<std::size_t()> rows = [] { return std::size_t{0}; };
     std::int64_t epochs = 1;                ///< in total; -1: without a limit
     std::optional<std::int64_t> max_steps;  ///< in total
+    /// Of training. What runs before a resume took of it is not known here.
+    std::optional<std::chrono::nanoseconds> max_time;
     std::chrono::nanoseconds live_interval = std::chrono::milliseconds{100};
     std::chrono::nanoseconds line_interval = std::chrono::seconds{10};
   };
@@ -59,7 +61,8 @@ private:
   std::optional<std::chrono::nanoseconds> shown_;  ///< when a line was last shown
   std::optional<mark> mark_;                       ///< where the rate was last measured
   std::optional<mark> first_;  ///< of training in this generation, for the time left
-  mark last_seen_;             ///< of training
+  std::optional<std::chrono::nanoseconds> began_;  ///< when training was first seen
+  mark last_seen_;                                 ///< of training
   double samples_per_second_ = 0;
   metrics last_;
   rank_figures ranks_;

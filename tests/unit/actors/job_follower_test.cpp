@@ -14,12 +14,14 @@ namespace {
 // A fit of two epochs of 100 batches whose events come when the test says so.
 struct followed {
   explicit followed(std::optional<std::int64_t> max_steps = std::nullopt,
-                    stage purpose = stage::train, std::int64_t max_epochs = 2) {
+                    stage purpose = stage::train, std::int64_t max_epochs = 2,
+                    std::optional<std::chrono::nanoseconds> max_time = std::nullopt) {
     job what;
     what.purpose = purpose;
     what.options.ranks = 2;
     what.options.max_epochs = max_epochs;
     what.options.max_steps = max_steps;
+    what.options.max_time = max_time;
     what.options.elastic.max_restarts = 3;
     follower = std::make_shared<job_follower>(7, what, 0, [this] { return now; });
     into = job_follower::observe(follower)();
@@ -86,6 +88,16 @@ TEST_CASE("no limit of epochs: the limit of steps alone decides the time left", 
   }
   CHECK(*limited.status().seconds_left == Approx(5.0));
   CHECK_FALSE(endless.status().seconds_left);
+}
+
+TEST_CASE("a limit of time that comes before that of epochs: it decides the time left",
+          "[follower]") {
+  followed job{std::nullopt, stage::train, 2, std::chrono::seconds{12}};
+  job.is_active();
+  for (int i = 0; i <= 50; ++i) job.trains(10 + i / 10.0, 0, i);
+  CHECK(*job.status().seconds_left == Approx(7.0));
+  job.now += std::chrono::seconds{8};
+  CHECK(*job.status().seconds_left == 0);
 }
 
 TEST_CASE("a new generation: rate and time left begin anew, and a restart counts", "[follower]") {

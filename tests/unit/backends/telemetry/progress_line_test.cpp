@@ -150,6 +150,23 @@ TEST_CASE("the time left is that to the sooner limit", "[progress]") {
   CHECK(shown(1, 4000) == "ETA 1:29\n");
 }
 
+TEST_CASE("a limit of time counts from the first step of training, also after a restart",
+          "[progress]") {
+  screen s{{.live = false, .epochs = -1, .max_time = 60s}};
+  s.now = 100s;
+  s.train(0);
+  s.now += 10s;
+  s.train(10);
+  CHECK_THAT(s.writes.back(), Catch::EndsWith("ETA 0:50\n"));
+  s.line.on(seen::lifecycle{lifecycle_kind::generation_forming});
+  s.now += 10s;
+  s.train(11);
+  CHECK_THAT(s.writes.back(), Catch::EndsWith("ETA 0:40\n"));
+  s.now += 50s;
+  s.train(12);
+  CHECK_THAT(s.writes.back(), Catch::EndsWith("ETA 0:00\n"));
+}
+
 TEST_CASE("ranks whose figures are known have a line each below the live line", "[progress]") {
   std::size_t rows = 24;
   screen s{{.live = true, .columns = wide(200), .rows = [&rows] { return rows; }, .epochs = 1}};
