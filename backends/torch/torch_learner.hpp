@@ -1,6 +1,6 @@
 // One rank's replica of a user's module: handles every hook with a strategy, a precision and data.
-// The handlers are in torch_learner.cpp (set-up), learner_data.cpp, learner_training.cpp,
-// learner_manual.cpp, learner_evaluation.cpp, learner_state.cpp and learner_recovery.cpp.
+// The handlers are in torch_learner.cpp (set-up), and in learner_data.cpp, learner_training.cpp,
+// and so on: logging, manual, evaluation, state, recovery.
 #pragma once
 
 #include <exception>

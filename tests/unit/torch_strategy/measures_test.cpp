@@ -103,6 +103,36 @@ TEST_CASE("measures in validation hooks: any number of ranks logs one rank's val
   }
 }
 
+TEST_CASE("log refuses a value that neither a step nor an epoch would report", "[measures]") {
+  struct silent : regression {
+    silent(stage where, log_options how) : where_(where), how_(how) {}
+    step_output training_step(const batch& b, std::int64_t index) override {
+      if (where_ == stage::train) log("lost", 1.0, how_);
+      return regression::training_step(b, index);
+    }
+    step_output validation_step(const batch&, std::int64_t) override {
+      if (where_ == stage::validate) log("lost", 1.0, how_);
+      return {};
+    }
+
+  private:
+    stage where_;
+    log_options how_;
+  };
+  test_job job;
+  job.options = quick(1, 2, 4);
+  const auto said = [&](stage where, log_options how) {
+    job.recipe = recipe_for<silent>(std::make_shared<table_data>(8, 4, 4), where, how);
+    return text_of(run_job(job).at(0).error);
+  };
+  const auto refused = Catch::Contains("log(\"lost\"): on_step and on_epoch are both false");
+  CHECK_THAT(said(stage::train, {.on_step = false}), refused);
+  CHECK_THAT(said(stage::train, {.on_step = false, .on_epoch = false}), refused);
+  CHECK_THAT(said(stage::validate, {.on_epoch = false}), refused);
+  CHECK(said(stage::train, {.on_step = false, .on_epoch = true}) == "nothing");
+  CHECK(said(stage::validate, {.on_step = false}) == "nothing");
+}
+
 TEST_CASE("a mean that a batch's end hook logs does not count ranks without samples",
           "[measures]") {
   struct ended : regression {
