@@ -88,7 +88,11 @@ manual_optimizer module::optimizer(std::int32_t index) const {
   return {*services_, *all->all()[static_cast<std::size_t>(index)].optimizer, index};
 }
 
-void manual_optimizer::zero_grad() const { services_->strategy_in_use().zero_gradients(index_); }
+void manual_optimizer::zero_grad() const {
+  auto& how = services_->strategy_in_use();
+  how.zero_gradients(index_);
+  how.precision_in_use().on_zero_grad(*optimizer_);
+}
 void manual_optimizer::step() const { services_->step_manually(index_, {}); }
 void manual_optimizer::step(const step_closure& closure) const {
   services_->step_manually(index_, closure);

@@ -148,7 +148,7 @@ public:
       throw user_error(errc::job_failed,
                        "precision 16-mixed: clip_gradients has unscaled gradients, and this "
                        "backward would add scaled ones: clip after the last manual_backward, right "
-                       "before the optimizer's step");
+                       "before the optimizer's step, or call its zero_grad first");
     return scaler_.scaled(loss);
   }
   at::Tensor post_backward(const at::Tensor& loss) override { return scaler_.unscaled(loss); }
@@ -169,6 +169,7 @@ public:
   void end_optimizer_step(torch::optim::Optimizer& optimizer) override {
     if (unscaled_.erase(&optimizer) > 0 && last_ == &optimizer) scaler_.update();
   }
+  void on_zero_grad(torch::optim::Optimizer& optimizer) override { unscaled_.erase(&optimizer); }
   void end_manual_step() override { scaler_.update(); }
   std::string state() const override { return scaler_.state(); }
   void load_state(const std::string& json) override {

@@ -255,6 +255,25 @@ TEST_CASE("manual optimization: 16-mixed refuses a backward between clipping and
   CHECK_THAT(refusal_of<late>(options), Catch::Contains("right before the optimizer's step"));
 }
 
+TEST_CASE("manual optimization: 16-mixed goes on after gradients were clipped and dropped") {
+  struct skipping : regression {
+    bool automatic_optimization() const override { return false; }
+    step_output training_step(const batch& b, std::int64_t index) override {
+      optimizer().zero_grad();
+      manual_backward(fn::mse_loss(net->forward(b[0]), b[1]));
+      strategy_in_use()->clip_gradients(optimizer().raw(), 0.5,
+                                        hooks::clip_gradients::algorithm::norm);
+      const auto norm = net[0]->parameters()[0].grad().norm().item<double>();
+      expect(norm > 0 && norm <= 0.501);  // unscaled, by each batch's own clipping
+      if (index % 2 == 1) optimizer().step();
+      return {};
+    }
+  };
+  auto options = quick(2, 2, 4);
+  options.precision = precision_kind::f16_mixed;
+  CHECK(refusal_of<skipping>(options, 16).empty());
+}
+
 TEST_CASE("manual optimization: LBFGS calls the closure that it is given") {
   struct newton : regression {
     bool automatic_optimization() const override { return false; }

@@ -84,6 +84,8 @@ public:
   /// After the module's optimizer_step has called the closure, whether it came to the call above or
   /// not. Not in manual optimization.
   virtual void end_optimizer_step(torch::optim::Optimizer& optimizer) { (void)optimizer; }
+  /// In manual optimization, after manual_optimizer::zero_grad has dropped the gradients.
+  virtual void on_zero_grad(torch::optim::Optimizer& optimizer) { (void)optimizer; }
   /// After each training_step in manual optimization.
   virtual void end_manual_step() {}
   /// JSON text for checkpoints, for ranks that join and for points to return to; empty: no state.
