@@ -145,7 +145,7 @@ void data_parallel::agree_on_shape(const at::Tensor& tensor, std::string_view op
 
 value data_parallel::reduce(const value& what, std::string_view operation, const subgroup& among) {
   const auto how = named_reduction(operation);
-  if (!what.is<tensor_ptr>() || alone()) return what;
+  if (!what.is<tensor_ptr>() || alone()) return strategy::reduce(what, operation, among);
   const at::NoGradGuard no_grad;
   const auto& given = unboxed(what);
   agree_on_shape(given, "reduce", among);

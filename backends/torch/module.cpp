@@ -228,7 +228,7 @@ std::int32_t module::world() const { return services_ ? services_->strategy_in_u
 value module::reduce(const value& what, std::string_view operation, const subgroup& among) {
   if (services_) return services_->strategy_in_use().reduce(what, operation, among);
   named_reduction(operation);
-  return what;
+  return detached_copy(what);
 }
 
 at::Tensor module::reduce(const at::Tensor& what, std::string_view operation,

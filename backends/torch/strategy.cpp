@@ -252,7 +252,7 @@ void strategy::optimizer_step(torch::optim::Optimizer& optimizer, std::int32_t,
 
 value strategy::reduce(const value& what, std::string_view operation, const subgroup&) {
   named_reduction(operation);
-  return what;
+  return detached_copy(what);
 }
 
 value strategy::broadcast(const value& what, std::int32_t, const subgroup&) { return what; }

@@ -78,6 +78,11 @@ value deep_copy(const value& v) {
   });
 }
 
+value detached_copy(const value& v) {
+  if (!v.is<tensor_ptr>() || !unboxed(v).defined()) return v;
+  return boxed(unboxed(v).detach().clone());
+}
+
 dtype dtype_of(const at::Tensor& tensor) {
   const auto& type = known_type(tensor);
   if (type.collective) return *type.collective;

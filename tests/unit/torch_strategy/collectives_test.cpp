@@ -63,6 +63,24 @@ TEST_CASE("reduce supports all its operation names") {
   for (const auto& r : reduced) CHECK(equal(r, torch::tensor(one.becomes).to(at::kFloat)));
 }
 
+TEST_CASE("reduce of one rank returns a tensor of its own, as that of several does") {
+  const auto own = [](const value& mine, const value& reduced) {
+    unboxed(reduced).add_(1);
+    return unboxed(reduced).equal(unboxed(ramp(0)) + 1) && equal(mine, unboxed(ramp(0))) &&
+           !unboxed(reduced).requires_grad();
+  };
+  const auto given = [] { return boxed(unboxed(ramp(0)).set_requires_grad(true)); };
+  for (const std::int32_t world : {1, 2})
+    require_nothing(with_strategies(world, [&](auto, auto& how) {
+      const auto mine = given();
+      expect(own(mine, how.reduce(mine, "mean", {})));
+    }));
+  const auto mine = given();
+  CHECK(own(mine, single_device{parts_of(0, 1)}.reduce(mine)));
+  regression outside;
+  CHECK(own(mine, outside.reduce(mine)));
+}
+
 TEST_CASE("reduce truncates integer means and keeps other values and refuses unknown operations") {
   std::vector<value> whole(2);
   require_nothing(with_strategies(2, [&](auto rank, auto& how) {

@@ -32,6 +32,8 @@ value map_tensors(const value& v, const std::function<at::Tensor(const at::Tenso
 std::vector<at::Tensor> tensors_of(const value& v);
 /// A copy whose tensors are cloned (detached, on the CPU), for add_to_queue and results.
 value deep_copy(const value& v);
+/// A tensor as a copy without a graph, on its device. Other values as they are.
+value detached_copy(const value& v);
 
 /// A value as bytes and back, for broadcast(object). Kinds, dtypes and shapes are kept; user types
 /// are refused with std::invalid_argument (troupe/detail/value_bytes.hpp).
