@@ -49,6 +49,11 @@ learning_rate_range::learning_rate_range(learning_rate_range_options how) : how_
 trainer_options learning_rate_range::options(trainer_options base) const {
   base.max_epochs = -1;
   base.max_steps = how_.steps;
+  base.min_epochs.reset();
+  base.min_steps.reset();
+  base.max_time.reset();
+  base.fast_dev_run = 0;
+  base.overfit_batches = 0.0;
   base.limit_val_batches = std::int64_t{0};
   base.checkpoint.enabled = false;
   base.stop_early.clear();
@@ -80,14 +85,15 @@ void learning_rate_range::on_train_batch_end(module& m, const step_output& outpu
   const auto steps = m.at().step;  // done
   if (m.rank() != 0 || steps == static_cast<std::int64_t>(rates_.size())) return;
   rates_.push_back(rate_of(steps - 1));
-  if (!output.has_loss()) {
+  const auto mine = output.has_loss() ? output.loss().item<double>() : NAN;
+  if (std::isnan(mine)) {
     losses_.push_back(NAN);
     return;
   }
-  average_ = smoothing * average_ + (1 - smoothing) * output.loss().item<double>();
+  average_ = smoothing * average_ + (1 - smoothing) * mine;
   const auto loss = average_ / (1 - std::pow(smoothing, static_cast<double>(steps + 1)));
-  if (how_.stop_at && steps > 1 && loss > *how_.stop_at * least_) m.stop();
-  if (steps == 1 || loss < least_) least_ = loss;
+  if (how_.stop_at && least_ && loss > *how_.stop_at * *least_) m.stop();
+  if (!least_ || loss < *least_) least_ = loss;
   losses_.push_back(loss);
 }
 

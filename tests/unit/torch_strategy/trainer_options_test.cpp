@@ -410,13 +410,17 @@ struct one_number : module {
   optimizers configure_optimizers() override { return torch::optim::SGD(parameters(), 0.1); }
 };
 
-job_outcome searched(const learning_rate_range& range, std::int32_t ranks) {
+template <class Module = one_number>
+job_outcome searched(const learning_rate_range& range, trainer_options of) {
   torch_plugins plugins;
   plugins.callbacks = {range};
-  const auto ends = run_good_job(
-      {.recipe = make_recipe([] { return std::make_shared<one_number>(); },
-                             std::make_shared<table_data>(60), plugins),
-       .options = range.options({.ranks = ranks, .batch_size = 2, .num_sanity_val_steps = 0})});
+  of.batch_size = 2;
+  of.num_sanity_val_steps = 0;
+  const auto ends =
+      run_good_job({.recipe = make_recipe([] { return std::make_shared<Module>(); },
+                                          std::make_shared<table_data>(60, 4, 6), plugins),
+                    .options = range.options(of)});
+  for (const auto& one : ends[0].hooks) CHECK_FALSE(name(one) == "on_validation_start");
   job_outcome outcome;
   outcome.status = job_outcome::ending::finished;
   outcome.queue = ends[0].queued;
@@ -429,7 +433,7 @@ job_outcome searched(const learning_rate_range& range, std::int32_t ranks) {
 TEST_CASE("a learning rate is found as Lightning finds it") {
   using growth = learning_rate_range_options::growth;
   const auto near = [](double x) { return Approx(x).epsilon(1e-5); };
-  const auto steep = curve_of(searched(learning_rate_range{{1e-3, 10, 50}}, 1));
+  const auto steep = curve_of(searched(learning_rate_range{{1e-3, 10, 50}}, {.ranks = 1}));
   REQUIRE(steep.rates.size() == 49);  // stopped, because the loss grows
   CHECK(steep.rates[1] == near(0.0014454397707459276));
   CHECK(steep.rates[48] == near(8.317637711026709));
@@ -438,17 +442,54 @@ TEST_CASE("a learning rate is found as Lightning finds it") {
   CHECK(steep.losses[48] == near(51.92717663084396));
   CHECK(steep.suggestion().value() == near(0.019054607179632473));
 
-  const auto line = curve_of(searched(learning_rate_range{{1e-3, 0.5, 40, growth::linear, {}}}, 1));
+  const auto line =
+      curve_of(searched(learning_rate_range{{1e-3, 0.5, 40, growth::linear, {}}}, {.ranks = 1}));
   CHECK(line.losses.back() == near(0.38679290758801876));
   CHECK(line.suggestion().value() == near(0.138225));
   CHECK(line.suggestion(2, 1).value() == near(0.1008));
 
-  const auto few = curve_of(searched(learning_rate_range{{1e-3, 1, 8}}, 1));
+  const auto few = curve_of(searched(learning_rate_range{{1e-3, 1, 8}}, {.ranks = 1}));
   CHECK_FALSE(few.suggestion());
   CHECK(few.suggestion(2, 1).value() == near(0.1778279410038923));
   // The losses of both ranks are the same.
-  CHECK(curve_of(searched(learning_rate_range{{1e-3, 1, 8}}, 2)).losses == few.losses);
+  CHECK(curve_of(searched(learning_rate_range{{1e-3, 1, 8}}, {.ranks = 2})).losses == few.losses);
   CHECK_THROWS_WITH(learning_rate_range({.min = 1, .max = 1}), Catch::Contains("0 < min < max"));
+}
+
+TEST_CASE("a search for a learning rate: limits of the trainer's own fits do not shorten it") {
+  const trainer_options of{.ranks = 1,
+                           .max_epochs = 1,
+                           .min_epochs = 1000,
+                           .min_steps = 1000,
+                           .max_time = std::chrono::nanoseconds{1},
+                           .overfit_batches = std::int64_t{1},
+                           .fast_dev_run = 1};
+  // It ends early all the same, because the loss grows.
+  CHECK(curve_of(searched(learning_rate_range{{1e-3, 10, 50}}, of)).rates.size() == 49);
+}
+
+namespace {
+
+// The first step has no loss, or NaN with a gradient that is a number.
+template <int Without>
+struct without_first : one_number {
+  step_output training_step(const batch& b, std::int64_t index) override {
+    const auto loss = one_number::training_step(b, index).loss();
+    if (at().step > 0) return loss;
+    return Without == 0 ? step_output{} : step_output{loss + NAN};
+  }
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a search for a learning rate goes on after a first step without a number", "",
+                   without_first<0>, without_first<1>) {
+  const auto curve =
+      curve_of(searched<TestType>(learning_rate_range{{1e-3, 0.1, 20}}, {.ranks = 1}));
+  REQUIRE(curve.losses.size() == 20);
+  CHECK(std::isnan(curve.losses[0]));
+  CHECK(std::isfinite(curve.losses[1]));
+  CHECK(curve.suggestion());
 }
 
 TEST_CASE("a batch size is the largest one that was tried and fits") {

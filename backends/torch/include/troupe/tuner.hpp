@@ -47,7 +47,8 @@ class learning_rate_range : public callback {
 public:
   /// Throws user_error (bad_configuration) unless 0 < min < max and steps > 1.
   explicit learning_rate_range(learning_rate_range_options how = {});
-  /// `base` with so many steps, without validations and checkpoints.
+  /// `base` with so many steps, without validations and checkpoints, and without what would end the
+  /// fit at another step: min_epochs, min_steps, max_time, overfit_batches and fast_dev_run.
   trainer_options options(trainer_options base) const;
 
   void on_train_batch_start(module& m, const batch& b, std::int64_t index) override;
@@ -63,14 +64,14 @@ private:
   std::vector<double> rates_;
   std::vector<double> losses_;
   double average_ = 0;
-  double least_ = 0;
+  std::optional<double> least_;
 };
 
 /// Rates and the losses that they had.
 struct learning_rate_curve {
   /// In the order of the steps.
   std::vector<double> rates;
-  std::vector<double> losses;  ///< as many; NaN: rank 0 had no samples in that step
+  std::vector<double> losses;  ///< as many; NaN: rank 0 had no loss in that step, or NaN
 
   /// The rate at which the loss falls most steeply, as Lightning suggests it. Empty with fewer than
   /// two finite losses between the first `skip_begin` and the last `skip_end`.
