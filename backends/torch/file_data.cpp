@@ -208,7 +208,7 @@ tensor_pair read_pair(const std::string& path) {
                   fmt::format("it has no tensor \"{}\"; it has {}", name, fmt::join(names, ", ")));
     }
   auto targets = found["targets"];
-  if (!targets.is_floating_point()) targets = targets.to(at::kLong);
+  if (!targets.is_floating_point() && !targets.is_complex()) targets = targets.to(at::kLong);
   return {found["inputs"], targets};
 }
 

@@ -573,6 +573,10 @@ TEST_CASE("tensors: inputs and targets in safetensors files", "[own_data]") {
   CHECK(sizes_of(*data).classes == 3);
   CHECK_THAT(refusal([&] { check_images(*data, "cnn"); }),
              Contains("shape (1, 3)") && Contains("use --model mlp"));
+  const auto waves = at::complex(at::rand({4}), at::rand({4}));
+  files.write("train.safetensors",
+              {blob_of("inputs", at::rand({4, 3})), blob_of("targets", waves)});
+  CHECK(item(tensor_file_data(files.path())->train()->get(both), 1).equal(waves.slice(0, 0, 2)));
   const auto of_targets = [&](std::int64_t one) {
     files.write("train.safetensors", {blob_of("inputs", at::rand({2, 3})),
                                       blob_of("targets", at::tensor({std::int64_t{0}, one}))});
