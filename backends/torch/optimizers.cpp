@@ -10,6 +10,7 @@
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 #include <torch/optim/sgd.h>
 
+#include <iterator>
 #include <map>
 
 #include "troupe/failure.hpp"
@@ -45,9 +46,36 @@ void scheduler::step(std::optional<double> metric) {
   move(metric.value_or(0));
 }
 
+namespace {
+
+// Takes the groups that were added later out of an optimizer as long as it lives. LibTorch's
+// plateau scheduler would read its list of least rates past the end for them.
+class later_groups {
+public:
+  later_groups(torch::optim::Optimizer* of, std::size_t first) : of_(of) {
+    if (!of_ || of_->param_groups().size() <= first) return;
+    auto& all = of_->param_groups();
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(first);
+    later_.assign(std::make_move_iterator(begin), std::make_move_iterator(all.end()));
+    all.erase(begin, all.end());
+  }
+  ~later_groups() {
+    for (auto& one : later_) of_->param_groups().push_back(std::move(one));
+  }
+  later_groups(const later_groups&) = delete;
+  later_groups& operator=(const later_groups&) = delete;
+
+private:
+  torch::optim::Optimizer* of_;
+  std::vector<torch::optim::OptimizerParamGroup> later_;
+};
+
+}  // namespace
+
 void scheduler::move(double metric) {
   if (!plateau_) return plain_->step();
   fed_.push_back(metric);
+  const later_groups aside{of_, moved_};
   plateau_->step(static_cast<float>(metric));
 }
 
@@ -111,8 +139,10 @@ optimizers& optimizers::attach(std::shared_ptr<torch::optim::LRScheduler> plain,
 
 optimizers& optimizers::attach(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau,
                                schedule how) {
-  last();
-  all_.back().schedulers.emplace_back(std::move(plateau), std::move(how));
+  auto& optimizer = last();
+  auto& added = all_.back().schedulers.emplace_back(std::move(plateau), std::move(how));
+  added.of_ = &optimizer;
+  added.moved_ = optimizer.param_groups().size();
   return *this;
 }
 

@@ -597,3 +597,25 @@ TEST_CASE("the program's classifier learns and reports loss and accuracy") {
   CHECK(std::fmod(last.at("val/accuracy") * 203 + 1e-9, 1.0) < 1e-6);  // counts every sample once
   CHECK_THROWS_WITH((classifier{{.optimizer = "lion"}}), Catch::Contains("sgd, adam, adamw"));
 }
+
+TEST_CASE("a plateau scheduler leaves groups alone that were added after it") {
+  using plateau = torch::optim::ReduceLROnPlateauScheduler;
+  const auto sgd = std::make_shared<torch::optim::SGD>(std::vector{torch::zeros({1})}, 0.4);
+  optimizers all{sgd};
+  all.scheduled<plateau>({}, plateau::min, 0.5F, 0, 1e-4, plateau::rel, 0, std::vector{0.1F});
+  auto& scheduler = all.all()[0].schedulers[0];
+  scheduler.step(1.0);
+  sgd->add_param_group(torch::optim::OptimizerParamGroup{
+      {torch::zeros({2})}, std::make_unique<torch::optim::SGDOptions>(0.3)});
+  std::vector<double> first;
+  for (int i = 0; i < 3; ++i) {
+    scheduler.step(1.0);
+    REQUIRE(sgd->param_groups().size() == 2);
+    first.push_back(sgd->param_groups()[0].options().get_lr());
+    CHECK(sgd->param_groups()[1].options().get_lr() == 0.3);
+    CHECK(sgd->param_groups()[1].params()[0].numel() == 2);
+  }
+  CHECK(first[0] == Approx(0.2));
+  CHECK(first[1] == Approx(0.1));
+  CHECK(first[2] == Approx(0.1));  // the least one
+}

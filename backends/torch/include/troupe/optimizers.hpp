@@ -132,6 +132,8 @@ struct schedule {
   std::string monitor = "val/loss";  ///< plateau schedulers
 };
 
+class optimizers;
+
 /// One scheduler of LibTorch that counts as PyTorch's schedulers do: it computes its first rates at
 /// once, so that its first step ends its first interval (LibTorch's own first step changes
 /// nothing). Its state is the list of its inputs: a new scheduler with the same inputs is in the
@@ -142,7 +144,8 @@ public:
   /// that is not a plateau's makes its first step here. LibTorch's plateau scheduler is wrong in
   /// mode max: it begins with the smallest positive float as the best metric, so that none below 0
   /// improves, and with ThresholdMode abs it multiplies the best one by the threshold. Log the
-  /// negated metric, and use mode min with ThresholdMode abs.
+  /// negated metric, and use mode min with ThresholdMode abs. Attached to optimizers, it moves the
+  /// groups that its optimizer has then; later ones keep their rates, as with plans.
   /// @{
   scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule when);
   scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau, schedule when);
@@ -164,10 +167,13 @@ public:
   void replay(std::int64_t offered, const std::vector<double>& fed);
 
 private:
+  friend optimizers;
   void move(double metric);
 
   std::shared_ptr<torch::optim::LRScheduler> plain_;
   std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau_;
+  torch::optim::Optimizer* of_ = nullptr;  // of a plateau's scheduler, once it is attached
+  std::size_t moved_ = 0;                  // its groups then
   schedule when_;
   std::int64_t offered_ = 0;
   std::vector<double> fed_;
