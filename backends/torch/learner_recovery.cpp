@@ -353,7 +353,8 @@ std::string torch_learner::transferred_text() {
                       {"wants_stop", wants_stop_},
                       {"steps_reported", steps_reported_},
                       {"books_of_step", books_of_step_},
-                      {"epoch_logs", epoch_logs_}};
+                      {"epoch_logs", epoch_logs_},
+                      {"clocks", clocks_text()}};
   return state.dump();
 }
 
@@ -474,6 +475,7 @@ void torch_learner::take_numbers(const std::string& text) {
   wants_stop_ = more.at("wants_stop").get<bool>();
   steps_reported_ = more.at("steps_reported").get<bool>();
   books_of_step_ = more.at("books_of_step").get<bool>();
+  take_clocks(more.at("clocks").get<std::string>());
   epoch_logs_ = more.at("epoch_logs").get<bool>();
   step_book_.clear();
   epoch_book_.clear();

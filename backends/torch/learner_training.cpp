@@ -352,7 +352,8 @@ void torch_learner::handle(const hooks::on_train_batch_end& h) {
 }
 
 bool torch_learner::goes_by_clock() const {
-  return about_.options.checkpoint.every || about_.options.val_check_time;
+  const auto& o = about_.options;
+  return o.fast_dev_run == 0 && (o.checkpoint.every || o.val_check_time);
 }
 
 // Rank 0's clock decides for all ranks. In jobs that can restart they agree before the update, so a
@@ -368,6 +369,21 @@ void torch_learner::look_at_clock() {
   save_due_ |= all.at(0).at(0) != std::byte{0};
   validation_due_ |= all.at(0).at(1) != std::byte{0};
   if (save_due_) saved_at_ = now;
+}
+
+// How long ago, because the clocks of two processes may differ. Any rank may take rank 0's place.
+std::string torch_learner::clocks_text() const {
+  if (!goes_by_clock()) return {};
+  const auto now = clock();
+  return nlohmann::json{(now - saved_at_).count(), (now - validated_at_).count()}.dump();
+}
+
+void torch_learner::take_clocks(const std::string& text) {
+  if (!goes_by_clock()) return;
+  const auto ago = nlohmann::json::parse(text).get<std::array<std::int64_t, 2>>();
+  const auto now = clock();
+  saved_at_ = now - std::chrono::nanoseconds{ago[0]};
+  validated_at_ = now - std::chrono::nanoseconds{ago[1]};
 }
 
 void torch_learner::report_due() {

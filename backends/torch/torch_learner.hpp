@@ -234,6 +234,8 @@ private:
   bool goes_by_clock() const;
   void look_at_clock();
   void report_due();
+  std::string clocks_text() const;
+  void take_clocks(const std::string& text);
   void refuse_lost_value(std::string_view name) const;
   void show(const std::string& name);
   void report(metric_accumulator& book);

@@ -117,12 +117,13 @@ private:
 class one_rank {
 public:
   one_rank(const recipe_ptr& recipe, const trainer_options& options, std::int32_t rank,
-           recovered_job& into)
+           recovered_job& into, const rank_clock& now)
       : recipe_(recipe), into_(into), plan_(make_plan(options, stage::train, {})) {
     context_.rank = rank;
     context_.world = options.ranks;
     context_.job = job_id{1};
     context_.options = options;
+    if (now) context_.now = [now, rank] { return now(rank); };
     begin_anew();
   }
 
@@ -282,12 +283,13 @@ private:
 
 class whole_job {
 public:
-  whole_job(const recipe_ptr& recipe, const trainer_options& options, const injected* failure)
+  whole_job(const recipe_ptr& recipe, const trainer_options& options, const injected* failure,
+            const rank_clock& now)
       : options_(options), failure_(failure) {
     for (std::int32_t r = 0; r < options.ranks; ++r) {
       threads_.push_back(std::make_unique<rank_thread>());
       ranks_.emplace_back();
-      in_lane(r, [&] { ranks_[r] = std::make_unique<one_rank>(recipe, options, r, out_); });
+      in_lane(r, [&] { ranks_[r] = std::make_unique<one_rank>(recipe, options, r, out_, now); });
     }
   }
   ~whole_job() {
@@ -438,10 +440,10 @@ private:
 }  // namespace
 
 recovered_job run_recovering(const recipe_ptr& recipe, trainer_options options,
-                             const injected* failure) {
+                             const injected* failure, const rank_clock& now) {
   options.elastic.max_restarts = 3;
   recipe->configure(options);
-  return whole_job{recipe, options, failure}.run();
+  return whole_job{recipe, options, failure, now}.run();
 }
 
 }  // namespace troupe::testing

@@ -1,6 +1,7 @@
 // A job of thread ranks that loses ranks and goes on: what the rank machines do, without actors.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -43,7 +44,9 @@ struct recovered_job {
 
 /// Runs a fit to its end. Checks on the way that all ranks that hold the same point have the same
 /// digest, and that all ranks agree after a restore. Throws if no rank holds a point.
+/// `now` is the clock of a rank; null: the machine's.
+using rank_clock = std::function<std::chrono::nanoseconds(std::int32_t rank)>;
 recovered_job run_recovering(const recipe_ptr& recipe, trainer_options options,
-                             const injected* failure = nullptr);
+                             const injected* failure = nullptr, const rank_clock& now = {});
 
 }  // namespace troupe::testing

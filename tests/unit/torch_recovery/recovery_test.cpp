@@ -3,10 +3,13 @@
 #include "tests/support/one_checkpoint.hpp"
 #include "tests/unit/torch_recovery/recovering_job.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/callbacks.hpp"
 #include "troupe/measures.hpp"
 #include "troupe/strategy.hpp"
 
+#include <array>
 #include <atomic>
+#include <chrono>
 
 #include "tests/support/catch.hpp"
 
@@ -465,6 +468,43 @@ TEST_CASE("the clock's answer changes after a failure: all ranks do the same ste
         const injected failure{.rank = rank, .hook = hook, .step = step};
         CHECK(run_recovering(recipe, options, &failure).steps == 8);
       }
+}
+
+TEST_CASE("val_check_time: what had passed of it survives the loss of a rank", "[recovery]") {
+  // Each rank has a clock of its own, which says the number of its step.
+  const auto steps = std::make_shared<std::array<std::atomic<std::int64_t>, 3>>();
+  const rank_clock now = [=](std::int32_t rank) {
+    return std::chrono::seconds{1000 * rank + steps->at(static_cast<std::size_t>(rank))};
+  };
+  torch_plugins plugins;
+  plugins.callbacks = {
+      lambda_callback{{.on_train_batch_start = [=](module& m, const batch&, std::int64_t) {
+        auto& mine = steps->at(static_cast<std::size_t>(m.rank()));
+        if (m.at().step > mine) mine = m.at().step;
+      }}}};
+  const auto recipe = recipe_for<regression>(plugins, std::make_shared<table_data>(48, 4, 6));
+  auto options = quick(3, 4, 12);
+  options.val_check_time = std::chrono::seconds{4};
+  const auto run = [&](const injected* failure) {
+    for (auto& one : *steps) one = 0;
+    return run_recovering(recipe, options, failure, now);
+  };
+  const auto undisturbed = run(nullptr);
+  for (std::int64_t step = 0; step < 12; ++step)
+    if (const auto row = undisturbed.rows.find(step + 1); row != undisturbed.rows.end()) {
+      const bool validated = row->second.contains("val/loss");
+      CHECK(validated == (step > 0 && step % 4 == 0));
+    }
+  for (const std::int32_t rank : {0, 1})
+    for (const std::int64_t step : {2, 6, 7}) {
+      CAPTURE(rank, step);
+      // All ranks have begun the step.
+      const injected failure{.rank = rank, .hook = "on_before_optimizer_step", .step = step};
+      const auto replaced = run(&failure);
+      CHECK(replaced.generations == 2);
+      CHECK(replaced.rows == undisturbed.rows);
+      CHECK(replaced.digest == undisturbed.digest);
+    }
 }
 
 TEST_CASE("max_time in a job that loses a rank: a timer ends all ranks at one step", "[recovery]") {

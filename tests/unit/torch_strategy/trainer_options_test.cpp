@@ -588,6 +588,16 @@ TEST_CASE("val_check_time takes the place of the interval, in epochs that valida
   CHECK(order(options) == "bbvbbvbbvbbv");
 }
 
+TEST_CASE("fast_dev_run validates and saves at its end, whatever the clocks of the options say") {
+  auto options = quick(2, 3, 8);
+  options.fast_dev_run = 2;
+  const auto usual = order(options);
+  CHECK(usual == "bbvs");
+  options.val_check_time = 1ns;
+  options.checkpoint.every = 1ns;
+  CHECK(order(options) == usual);
+}
+
 TEST_CASE("the profile of rank 0 has the hooks that it ran, and their times") {
   auto options = quick(2, 3, 4);
   options.profiler = profiler_kind::simple;
