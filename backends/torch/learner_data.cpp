@@ -116,6 +116,12 @@ training_length torch_learner::length() {
   return *length_;
 }
 
+bool torch_learner::is_last_batch() const {
+  if (at_.stage != stage::train || at_.batch == undefined) return false;
+  const auto batches = cursors_.at(stage::train).front().way->batches(at_.epoch);
+  return at_.batch + 1 >= limit_of(stage::train, batches);
+}
+
 void torch_learner::make_loaders(stage s) {
   auto& walks = cursors_[s];
   walks.clear();

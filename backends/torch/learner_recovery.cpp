@@ -209,9 +209,8 @@ bool torch_learner::reports_step(const position& before) const {
 }
 
 // Whether the step may be the last one whose values the end of an epoch or of the run reports.
-bool torch_learner::ends_reporting(const position& before) {
-  const auto batches = cursor_at(before).way->batches(before.epoch);
-  return before.batch + 1 >= limit_of(stage::train, batches) ||
+bool torch_learner::ends_reporting(const position& before) const {
+  return is_last_batch() ||
          (about_.options.max_steps && before.step + 1 >= *about_.options.max_steps);
 }
 
@@ -475,8 +474,8 @@ void torch_learner::take_numbers(const std::string& text) {
   wants_stop_ = more.at("wants_stop").get<bool>();
   steps_reported_ = more.at("steps_reported").get<bool>();
   books_of_step_ = more.at("books_of_step").get<bool>();
-  take_clocks(more.at("clocks").get<std::string>());
   epoch_logs_ = more.at("epoch_logs").get<bool>();
+  take_clocks(more.at("clocks").get<std::string>());
   step_book_.clear();
   epoch_book_.clear();
   const auto rank = static_cast<std::size_t>(about_.rank);

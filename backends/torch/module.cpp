@@ -202,6 +202,8 @@ std::optional<std::int64_t> module::estimated_steps() const {
   return length_().steps;
 }
 
+bool module::is_last_batch() const { return services_ && services_->is_last_batch(); }
+
 stop_reason module::why_ended() const {
   return services_ ? services_->why_ended() : stop_reason::none;
 }

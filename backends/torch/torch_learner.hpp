@@ -87,6 +87,7 @@ private:
   void stop() override { wants_stop_ = true; }
   stop_reason why_ended() const override { return why_ended_; }
   std::int64_t samples() const override { return at_.batch == undefined ? 1 : batch_.samples(); }
+  bool is_last_batch() const override;
   const value& hiddens() const override { return hiddens_; }
   void save(const std::string& path, const value& storage_options) override;
   optimizers* configured() override { return optimizers_there_ ? &optimizers_ : nullptr; }
@@ -233,9 +234,9 @@ private:
   std::chrono::nanoseconds clock() const;
   bool goes_by_clock() const;
   void look_at_clock();
-  void report_due();
   std::string clocks_text() const;
   void take_clocks(const std::string& text);
+  void report_due();
   void refuse_lost_value(std::string_view name) const;
   void show(const std::string& name);
   void report(metric_accumulator& book);
@@ -268,7 +269,7 @@ private:
   // Recovery.
   bool keeps_points() const { return troupe::keeps_points(about_.options); }
   bool reports_step(const position& before) const;
-  bool ends_reporting(const position& before);
+  bool ends_reporting(const position& before) const;
   void before_update(const position& at);
   void exchange_books();
   void step_updated(const position& at);

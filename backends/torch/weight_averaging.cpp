@@ -8,6 +8,7 @@
 #include <numbers>
 #include <set>
 
+#include "backends/torch/torch_learner.hpp"
 #include "troupe/callbacks.hpp"
 #include "troupe/measures.hpp"
 #include "troupe/module.hpp"
@@ -52,10 +53,17 @@ void weight_averaging::on_train_batch_end(module& m, const step_output&, const b
                                           std::int64_t) {
   const auto done = m.at().step;
   if (done > step_ && due_after_step(done - 1)) update(m);
+  // Before the validation of the epoch's end, which measures what its checkpoint will have.
+  if (done > step_ && m.is_last_batch()) take_epoch(m, m.at().epoch);
 }
 
-void weight_averaging::on_train_epoch_end(module& m, std::int64_t epoch) {
-  if (due_after_epoch(epoch)) update(m);
+// An epoch that skip_epoch has ended had no last batch.
+void weight_averaging::on_train_epoch_end(module& m, std::int64_t epoch) { take_epoch(m, epoch); }
+
+void weight_averaging::take_epoch(module& m, std::int64_t epoch) {
+  if (taken_ == epoch || !due_after_epoch(epoch)) return;
+  update(m);
+  taken_ = epoch;
 }
 
 void weight_averaging::on_train_end(module& m) { show_average(m); }
@@ -118,8 +126,9 @@ void weight_averaging::swap(module& m) {
 
 callback_state weight_averaging::save_state() const {
   if (other_.empty()) return {};
-  return {.json = nlohmann::json{{"updates", updates_}, {"average_shown", shown_}}.dump(),
-          .tensors = other_};
+  const nlohmann::json state{
+      {"updates", updates_}, {"average_shown", shown_}, {"epoch_taken", taken_}};
+  return {.json = state.dump(), .tensors = other_};
 }
 
 // The module has the weights of the state's time, unless this callback has exchanged them since.
@@ -134,6 +143,7 @@ void weight_averaging::load_state(module& m, const callback_state& from) {
     other_[name] = live.contains(name) ? tensor.to(live[name].options()).detach() : tensor;
   shown_ = shown;
   updates_ = state.value("updates", std::int64_t{0});
+  taken_ = state.value("epoch_taken", undefined);
 }
 
 // --- exponential ---------------------------------------------------------------------------------
@@ -154,11 +164,44 @@ bool exponential_moving_average::due_after_step(std::int64_t step) const {
 
 namespace {
 
-template <class F>
-void each_rate(optimizers& all, F use) {
-  std::size_t i = 0;
-  for (auto& one : all.all())
-    for (auto& group : one.optimizer->param_groups()) use(i++, group.options());
+// Steps of the first so many epochs, without a limit on steps.
+std::int64_t steps_of(const module& m, std::int64_t epochs) {
+  auto options = m.strategy_in_use()->about().options;
+  options.max_epochs = epochs;
+  options.max_steps.reset();
+  options.limit_train_batches = 1.0;  // batches_per_epoch is within it
+  options.overfit_batches = 0.0;
+  return length_of(options, m.batches_per_epoch()).steps.value_or(0);
+}
+
+// A resumed fit may have had other batches before.
+void refuse_late_start(const module& m, std::int64_t first) {
+  const auto& options = m.strategy_in_use()->about().options;
+  const auto& at = m.at();
+  if (!options.max_steps || options.fast_dev_run > 0 || at.epoch > first) return;
+  const auto before = at.step > 0 ? at.step - steps_of(m, at.epoch + 1) : 0;
+  const auto needed = before + steps_of(m, first + 1);
+  if (*options.max_steps < needed)
+    refuse_option(
+        fmt::format("stochastic_weight_averaging: the weights at the end of epoch {} are "
+                    "the first that count, after step {}, but max_steps is {}, so it "
+                    "never starts: raise max_steps, or give a smaller start",
+                    first, needed, *options.max_steps));
+}
+
+using rates_of_groups = std::vector<std::vector<double>>;
+
+// Earlier checkpoints have one list for all optimizers.
+rates_of_groups rates_from(const nlohmann::json& saved, module& m) {
+  if (saved.empty() || saved.front().is_array()) return saved.get<rates_of_groups>();
+  rates_of_groups all;
+  auto next = saved.begin();
+  for (const auto& one : m.optimizers_in_use()->all()) {
+    auto& rates = all.emplace_back();
+    for (auto left = one.optimizer->param_groups().size(); left > 0 && next != saved.end(); --left)
+      rates.push_back((next++)->get<double>());
+  }
+  return all;
 }
 
 }  // namespace
@@ -201,29 +244,35 @@ void stochastic_weight_averaging::setup(module& m, stage purpose) {
 
 void stochastic_weight_averaging::on_train_start(module& m) {
   weight_averaging::on_train_start(m);
-  if (!how_.learning_rate) return;
   for (const auto& one : m.optimizers_in_use()->all())
-    if (!one.schedulers.empty())
+    if (how_.learning_rate && !one.schedulers.empty())
       throw user_error(errc::bad_configuration,
                        "stochastic_weight_averaging: learning_rate and a scheduler of the module "
                        "would both set the rates: leave one of them out");
+  refuse_late_start(m, first_);
 }
 
-// PyTorch's SWALR after as many steps as epochs have passed since the first.
+// PyTorch's SWALR after as many steps as epochs have passed since the first. A group that a hook
+// adds later comes from its own rate.
 void stochastic_weight_averaging::on_train_epoch_start(module& m, std::int64_t epoch) {
   if (!how_.learning_rate || epoch < first_) return;
-  auto& all = *m.optimizers_in_use();
-  if (base_rates_.empty())
-    each_rate(all, [&](auto, const auto& one) { base_rates_.push_back(one.get_lr()); });
   const auto past = static_cast<double>(epoch - first_);
   const auto part = how_.annealing_epochs == 0
                         ? 1.0
                         : std::min(1.0, past / static_cast<double>(how_.annealing_epochs));
   const bool cosine = how_.how == stochastic_weight_averaging_options::annealing::cosine;
   const auto alpha = cosine ? (1 - std::cos(std::numbers::pi * part)) / 2 : part;
-  each_rate(all, [&](auto i, auto& one) {
-    one.set_lr(*how_.learning_rate * alpha + base_rates_.at(i) * (1 - alpha));
-  });
+  auto& all = m.optimizers_in_use()->all();
+  base_rates_.resize(all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    auto& base = base_rates_[i];
+    auto& groups = all[i].optimizer->param_groups();
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      auto& options = groups[g].options();
+      if (g == base.size()) base.push_back(options.get_lr());
+      options.set_lr(*how_.learning_rate * alpha + base[g] * (1 - alpha));
+    }
+  }
 }
 
 callback_state stochastic_weight_averaging::save_state() const {
@@ -237,7 +286,7 @@ callback_state stochastic_weight_averaging::save_state() const {
 
 void stochastic_weight_averaging::load_state(module& m, const callback_state& from) {
   weight_averaging::load_state(m, from);
-  base_rates_ = parsed(from.json).value("base_rates", std::vector<double>{});
+  base_rates_ = rates_from(parsed(from.json).value("base_rates", nlohmann::json::array()), m);
 }
 
 }  // namespace troupe

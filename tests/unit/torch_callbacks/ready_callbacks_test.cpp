@@ -458,6 +458,117 @@ TEST_CASE("the stochastic average approaches its rate as PyTorch's SWALR") {
   for (std::size_t i = 0; i < rates.size(); ++i) CHECK(seen->at(i) == Approx(rates[i]));
 }
 
+namespace {
+
+// 2 ranks, 4 steps per epoch, a validation after each.
+data_ptr averaged_data() {
+  static const auto data = std::make_shared<table_data>(32, 4, 8);
+  return data;
+}
+
+trainer_options averaged_options(std::int64_t epochs) {
+  auto options = quick(2, 4, 99);
+  options.max_epochs = epochs;
+  options.max_steps.reset();
+  return options;
+}
+
+struct steady : regression {
+  steady()
+      : regression({.optimize = [](regression& m) {
+          return optimizers{torch::optim::SGD({m.net[0]->parameters()}, 0.1)}.add(
+              torch::optim::SGD({m.net[2]->parameters()}, 0.2));
+        }}) {}
+};
+
+std::vector<rank_end> ends_of(const trainer_options& options,
+                              std::vector<callback_factory> callbacks) {
+  torch_plugins plugins;
+  plugins.callbacks = std::move(callbacks);
+  return run_job({.recipe = recipe_for<regression>(plugins, averaged_data()), .options = options});
+}
+
+}  // namespace
+
+TEST_CASE("stochastic average: a validation measures what the checkpoint of its epoch has") {
+  const auto options = averaged_options(4);
+  // Of each epoch's end: as the validation and as the checkpoint had it.
+  struct weights {
+    std::vector<at::Tensor> validated, saved;
+  };
+  const auto seen = std::make_shared<weights>();
+  const auto note = [](module& m, std::vector<at::Tensor>& into) {
+    if (m.rank() == 0) into.push_back(m.parameters()[0].detach().clone());
+  };
+  const auto ends = ends_of(
+      options, {stochastic_weight_averaging{{.start = std::int64_t{1}}},
+                lambda_callback{{.on_validation_epoch_start =
+                                     [=](module& m) {
+                                       if (m.at().stage == stage::validate)
+                                         note(m, seen->validated);
+                                     },
+                                 .on_save_checkpoint = [=](module& m) { note(m, seen->saved); }}}});
+  REQUIRE(text_of(ends[0].error) == "nothing");
+  REQUIRE(seen->validated.size() == 4);
+  REQUIRE(seen->saved.size() >= 4);
+  for (std::size_t i = 0; i < 4; ++i) CHECK(seen->validated[i].equal(seen->saved[i]));
+  CHECK_FALSE(seen->validated[2].equal(seen->validated[3]));
+}
+
+TEST_CASE("stochastic average: a max_steps before its first epoch's end is refused") {
+  auto options = averaged_options(10);
+  const auto said = [&](std::int64_t max_steps, std::int64_t accumulate) {
+    options.max_steps = max_steps;
+    options.accumulate_grad_batches = accumulate;
+    return text_of(
+        ends_of(options, {stochastic_weight_averaging{{.start = std::int64_t{2}}}})[0].error);
+  };
+  CHECK_THAT(said(11, 1), Catch::Contains("the end of epoch 2") &&
+                              Catch::Contains("after step 12, but max_steps is 11"));
+  CHECK(said(12, 1) == "nothing");
+  CHECK_THAT(said(5, 2), Catch::Contains("after step 6, but max_steps is 5"));
+  CHECK(said(6, 2) == "nothing");
+  options.fast_dev_run = 1;
+  CHECK(said(5, 1) == "nothing");
+}
+
+TEST_CASE("stochastic average: a group that a hook adds approaches the rate from its own") {
+  struct growing : steady {
+    void on_train_epoch_start(std::int64_t epoch) override {
+      if (epoch != 2) return;
+      optimizers_in_use()->all()[0].optimizer->add_param_group(torch::optim::OptimizerParamGroup{
+          {extra}, std::make_unique<torch::optim::SGDOptions>(0.3)});
+    }
+    at::Tensor extra = register_parameter("extra", torch::zeros({1}));
+  };
+  const auto rates = std::make_shared<std::vector<double>>();
+  torch_plugins plugins;
+  plugins.callbacks = {
+      stochastic_weight_averaging{{.start = std::int64_t{1},
+                                   .learning_rate = 0.02,
+                                   .annealing_epochs = 4,
+                                   .how = stochastic_weight_averaging_options::annealing::linear}},
+      lambda_callback{{.on_train_epoch_end = [=](module& m, std::int64_t) {
+        rates->clear();
+        for (const auto& one : m.optimizers_in_use()->all())
+          for (const auto& group : one.optimizer->param_groups())
+            rates->push_back(group.options().get_lr());
+      }}}};
+  auto options = averaged_options(4);
+  options.ranks = 1;
+  options.limit_val_batches = std::int64_t{0};
+  const test_job whole{.recipe = recipe_for<growing>(plugins, averaged_data()), .options = options};
+  const auto weights = run_good_job(whole)[0].snapshot->weights_digest;
+  REQUIRE(rates->size() == 3);  // half-way
+  CHECK(rates->at(0) == Approx(0.06));
+  CHECK(rates->at(1) == Approx(0.16));  // it came in epoch 2, after that epoch's rates were set
+  CHECK(rates->at(2) == Approx(0.11));
+  const auto cut = run_good_job(
+      {.recipe = recipe_for<growing>(plugins, averaged_data()), .options = until(options, 20)});
+  const auto rest = resumed<growing>(cut[0].snapshot, plugins, averaged_data(), options);
+  CHECK(rest[0].snapshot->weights_digest == weights);
+}
+
 TEST_CASE("impossible options of averages are user_errors") {
   CHECK_THROWS_AS((exponential_moving_average{{.decay = 1.5}}), user_error);
   CHECK_THROWS_AS((exponential_moving_average{{.every_n_steps = 0}}), user_error);

@@ -417,6 +417,7 @@ protected:
 
 private:
   void update(module& m);
+  void take_epoch(module& m, std::int64_t epoch);
   void show_average(module& m);
   void show_training(module& m);
   void swap(module& m);
@@ -426,7 +427,8 @@ private:
   bool shown_ = false;
   bool shown_to_save_ = false;
   std::int64_t updates_ = 0;
-  std::int64_t step_ = 0;  // before the batch in progress
+  std::int64_t step_ = 0;           // before the batch in progress
+  std::int64_t taken_ = undefined;  // the last epoch whose end the average took
 };
 
 /// Options of an exponential_moving_average.
@@ -487,7 +489,7 @@ protected:
 private:
   stochastic_weight_averaging_options how_;
   std::int64_t first_ = 0;
-  std::vector<double> base_rates_;  // by optimizer and group, when the approach began
+  std::vector<std::vector<double>> base_rates_;  // by optimizer and group, before the approach
 };
 
 }  // namespace troupe

@@ -59,6 +59,8 @@ public:
   virtual void stop() = 0;
   /// Samples of this rank in the micro-batch in progress, which may be 0; outside of one 1.
   virtual std::int64_t samples() const = 0;
+  /// module::is_last_batch.
+  virtual bool is_last_batch() const = 0;
   /// module::hiddens.
   virtual const value& hiddens() const = 0;
   /// module::why_ended.
@@ -371,6 +373,9 @@ struct module : torch::nn::Module {
   /// not know what ends a fit or an epoch early: max_time, stops, skip_epoch. nullopt: no limit.
   std::optional<std::int64_t> estimated_steps() const;
   /// @}
+  /// Whether the micro-batch in progress is the last one of its epoch (Lightning's
+  /// trainer.is_last_batch). False outside of micro-batches of training.
+  bool is_last_batch() const;
   /// The optimizers of a fit, from configure_optimizers on; else null.
   optimizers* optimizers_in_use() const;
   /// The strategy of the run; null outside of one.
