@@ -336,7 +336,7 @@ void fit_machine::boundary() {
 void fit_machine::epoch_ended() {
   if (intervals().validation_was_due()) {
     check_monitor(plan_->checkpoint, loop_.last);
-    if (intervals().validation_interval() > 0) check_monitors(plan_->stop_early, loop_.last);
+    check_monitors(plan_->stop_early, loop_.last);
   }
   requests_.stop_early(*plan_, false, loop_);
   ++loop_.epoch;

@@ -332,12 +332,17 @@ TEST_CASE("in a fit without validations early stopping looks at the end of each 
   fit_plan plan;
   plan.max_epochs = 9;
   plan.sanity_batches = 0;
-  plan.stop_early = {{.monitor = "train/loss", .patience = 2}, {.monitor = "val/loss"}};
-  const auto d = run_through(plan, {.train = 2, .val = {}}, [](const hook& h, hook_outcome& out) {
+  plan.stop_early = {{.monitor = "train/loss", .patience = 2}};
+  const auto logs = [](const hook& h, hook_outcome& out) {
     if (name(h) == "on_train_epoch_end") out.logged["train/loss"] = 1;
-  });
+  };
+  const auto d = run_through(plan, {.train = 2, .val = {}}, logs);
   CHECK(d.end->why == stop_reason::early_stopping);
   CHECK(d.end->loop.epoch == 3);  // the first value is the best one, and two more are no better
+  plan.stop_early.push_back({.monitor = "val/loss"});  // no validation logs it
+  CHECK_THROWS_WITH(
+      run_through(plan, {.train = 2, .val = {}}, logs),
+      Catch::Contains("\"val/loss\", which no hook logged (logged so far: train/loss)"));
   // With validations the end of an epoch is no check of what validations log.
   plan.stop_early = {{.monitor = "val/loss", .patience = 2}};
   CHECK(run_through(plan, {.train = 2}).end->loop.epoch == 3);
