@@ -229,7 +229,7 @@ void checkpointer_state::report(checkpoint_report what) {
 }
 
 void checkpointer_state::carry_out(const checkpointing::written& a) {
-  report({a.step, a.path, a.best, nullptr, a.behind, a.skipped});
+  report({a.step, a.path, a.best, nullptr, a.behind, a.skipped, false, held.at(open_ticket)->loop});
 }
 
 void checkpointer_state::carry_out(const checkpointing::found& a) {

@@ -26,7 +26,8 @@ bool recovery::needs_unclosed(const situation& now, bool over) const {
   const auto holds = [&](const member& m) {
     return m.closed && !m.gone && m.point.number > 0 && m.point.loop.steps >= now.committed;
   };
-  return now.rules.fixed || (now.committed > durable_ && std::ranges::none_of(now.members, holds));
+  return now.rules.fixed ||
+         (now.committed > durable_.steps && std::ranges::none_of(now.members, holds));
 }
 
 bool recovery::may_restart(const situation& now) const {
@@ -47,7 +48,7 @@ bool recovery::may_restart(const situation& now) const {
 // removed. The ranks train none meanwhile, so this ends when the checkpointer has no snapshot left.
 bool recovery::is_free(const situation& now) const {
   return now.failures.first() && checkpoint_was_replaced(now, *now.failures.first()) &&
-         durable_ > now.base.steps();
+         durable_.steps > now.base.steps();
 }
 
 // A process for the ranks of a lost one could not be started, and the time to wait has not passed.
@@ -83,7 +84,7 @@ std::map<std::string, std::string> recovery::why_forming(std::int64_t committed)
 }
 
 void recovery::add_to(stable_hasher& hash) const {
-  hash.add(must_end_).add(aborted_).add(durable_).add(ended_.size());
+  hash.add(must_end_).add(aborted_).add(durable_.steps).add(ended_.size());
   hash.add(budget_.committed_at_failure());
 }
 

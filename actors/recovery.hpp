@@ -35,10 +35,10 @@ public:
 
   /// The time of the next calls, by a monotonic clock.
   void at(std::chrono::nanoseconds now) { now_ = now; }
-  /// A checkpoint of this step is durable.
-  void saved(std::int64_t step) { durable_ = step; }
-  /// Step of the checkpoint that was reported last.
-  std::int64_t durable() const { return durable_; }
+  /// A checkpoint is durable, which the job has come to with this.
+  void saved(const progress& at) { durable_ = at; }
+  /// Of the checkpoint that was reported last.
+  const progress& durable() const { return durable_; }
   /// A step was committed.
   void advanced() { budget_.end_wait(); }
 
@@ -80,7 +80,7 @@ private:
 
   restart_budget budget_;
   std::chrono::nanoseconds now_{0};
-  std::int64_t durable_ = 0;
+  progress durable_;
   bool must_end_ = false;
   bool aborted_ = false;
   std::vector<supervision::generation_end> ended_;

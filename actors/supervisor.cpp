@@ -354,7 +354,7 @@ void supervisor_state::on_checkpoint(const checkpoint_report& m) {
     event.details["behind"] = std::to_string(m.behind);
     if (m.skipped > 0) event.details["skipped"] = std::to_string(m.skipped);
     outcome.last_checkpoint = m.path;
-    feed(supervision::durable{m.step});
+    feed(supervision::durable{progress_of(m.loop)});
   }
   announce(event);
 }

@@ -29,6 +29,7 @@
 #include <variant>
 #include <vector>
 
+#include "actors/membership.hpp"
 #include "messages/control.hpp"
 
 namespace troupe {
@@ -68,9 +69,9 @@ struct checkpointer_done {
 struct observers_done {
   std::vector<failure> late;
 };
-/// The job has written a checkpoint of this step, and it is durable.
+/// The job has written a checkpoint, which it had come to with this, and it is durable.
 struct durable {
-  std::int64_t step = 0;
+  progress at;
 };
 /// Something other than a rank failed: a checkpoint was not written, an observer threw. With
 /// `ends_job` (no checkpoint can be written, or the last one was not) the job fails.

@@ -141,7 +141,7 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
   members_.begin_with(e.incarnations);
   committed_ = progress_of(e.resumed);
   current_.base.point.loop.steps = committed_.steps;
-  recovery_.saved(committed_.steps);
+  recovery_.saved(committed_);
   out.make_room(3);
   const auto homes = placements_.begin(static_cast<std::int32_t>(members_.size()));
   for (const auto& p : placements_.all()) out.start_process(placements_, p.number);

@@ -45,7 +45,7 @@ recovery::situation supervisor_machine::situation() const {
 
 void supervisor_machine::handle(const supervision::durable& e, actions&) {
   // A late checkpoint of a branch that was given up may have had a higher step.
-  recovery_.saved(e.step);
+  recovery_.saved(e.at);
 }
 
 // The closing deadline has passed.
@@ -113,8 +113,8 @@ void supervisor_machine::restart(actions& out) {
   }
   const auto before = committed_.steps;
   if (!current_.base.held()) {  // the ranks begin at the newest checkpoint
-    current_.base.point.loop.steps = recovery_.durable();
-    if (recovery_.durable() < before) committed_ = {recovery_.durable()};
+    current_.base.point.loop.steps = recovery_.durable().steps;
+    if (recovery_.durable().steps < before) committed_ = recovery_.durable();
   }
   const bool planned = wanted() != membership_change::none;
   sometimes(failures_.first() && planned, coverage_point::change_with_failure);

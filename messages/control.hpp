@@ -205,6 +205,7 @@ struct checkpoint_report {
   std::int64_t behind = 0;            ///< committed steps after `step` when the write ended
   std::int64_t skipped = 0;           ///< snapshots since the last report that newer ones replaced
   bool fatal = false;  ///< no checkpoint can be written at all: the supervisor ends the job
+  loop_state loop;     ///< of the one that was written
 };
 /// Supervisor to checkpointer and observers: finish what is pending, answer `flushed` and end. Late
 /// or lost: the supervisor's deadline passes, and the outcome names the actor.

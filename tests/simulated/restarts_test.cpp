@@ -222,6 +222,21 @@ TEST_CASE("all ranks die: the record names the step of the checkpoint", "[simula
   CHECK(end.generations[1].steps_redone == 2);
 }
 
+TEST_CASE("all ranks die and no restart is left: the outcome has what the checkpoint had come to",
+          "[simulated][restart]") {
+  restarting_job job{{.seed = 0, .max_restarts = 1, .checkpoint_every = 3}};
+  REQUIRE(job.until(0, "backward", 8));
+  REQUIRE(job.announced(kind::checkpoint_written, 1));
+  for (std::int32_t r = 0; r < restarting_job::ranks; ++r) job.script.crash(r);
+  REQUIRE(job.until(kind::rank_started, 2));
+  for (std::int32_t r = 0; r < restarting_job::ranks; ++r) job.script.crash(r);
+  job.fails(1);
+  const auto& end = *job.script.sim_job().outcome();
+  CHECK(end.loop.steps == 6);
+  CHECK(end.loop.samples > 0);
+  CHECK(end.loop.samples % 6 == 0);  // as many in each step
+}
+
 TEST_CASE("the checkpoint to go on from is removed: ranks begin at a newer one, for free",
           "[simulated][restart]") {
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {

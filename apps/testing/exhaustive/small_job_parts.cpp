@@ -453,7 +453,7 @@ struct message_text {
     return "observers_done" + words(m.late);
   }
   std::string operator()(const supervision::durable& m) const {
-    return "durable " + std::to_string(m.step);
+    return "durable " + std::to_string(m.at.steps);
   }
   std::string operator()(const supervision::trouble& m) const { return "trouble" + words(m.what); }
 };

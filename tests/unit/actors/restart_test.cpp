@@ -101,11 +101,29 @@ TEST_CASE("without a rank that holds a point the base is the checkpoint reported
   for (const auto r : {0, 1, 2}) s.kill(r, "SIGKILL");
   REQUIRE(s.actions<supervision::commit>().size() == 1);  // for the checkpointer
   CHECK(s.actions<supervision::commit>().front().steps == 0);
-  for (const auto step : {3, 2}) s.on(supervision::durable{step});
+  for (const auto step : {3, 2}) s.on(supervision::durable{{step}});
   for (const auto r : {0, 1, 2}) s.on(prepared{s.of(r)});
   for (const auto r : {0, 1, 2}) s.kill(r, "SIGKILL");
   REQUIRE(s.orders<form_generation>().size() == 3);
   CHECK(s.orders<form_generation>().front().base.loop.steps == 2);
+}
+
+TEST_CASE("all ranks were lost and the job fails: its outcome has what the checkpoint had come to",
+          "[supervisor]") {
+  supervised s{1, 1};
+  for (const auto step : {1, 2, 3}) s.step(step);
+  s.on(supervision::durable{{2, 1, 32}});
+  s.kill(0, "SIGKILL");
+  s.on(prepared{s.of(0)});
+  s.kill(0, "SIGKILL");  // no restart is left
+  s.on(supervision::checkpointer_done{});
+  s.on(supervision::observers_done{});
+  const auto ends = s.actions<supervision::complete>();
+  REQUIRE(ends.size() == 1);
+  CHECK(ends.front().first);
+  CHECK(ends.front().loop.steps == 2);
+  CHECK(ends.front().loop.epoch == 1);
+  CHECK(ends.front().loop.samples == 32);
 }
 
 TEST_CASE("a job that resumes: its first generation begins with the checkpoint's step",
@@ -218,12 +236,12 @@ TEST_CASE("the checkpoint to begin at was replaced by a newer one: no restart is
           "[supervisor]") {
   const auto restarts = GENERATE(1, 2);
   supervised s{1, restarts};
-  s.on(supervision::durable{3});
+  s.on(supervision::durable{{3}});
   s.kill(0);
   for (std::int64_t newer = 4; newer < 8; ++newer) {
     REQUIRE(s.machine.phase() == supervision::phase::forming);
     s.on(prepared{s.of(0)});
-    s.on(supervision::durable{newer});
+    s.on(supervision::durable{{newer}});
     auto what = make_failure(failure_kind::exception, "no such checkpoint");
     what.rank = 0;
     what.code = errc::checkpoint;
@@ -276,7 +294,7 @@ supervised with_long_hooks(std::int64_t saved) {
   supervised s;
   s.step(1);
   s.step(2);
-  s.on(supervision::durable{saved});
+  s.on(supervision::durable{{saved}});
   s.kill(1);
   for (const auto r : {0, 2}) s.on(rank_busy{s.of(r, 2), "training_step for 1.0 s"});
   return s;
