@@ -78,8 +78,10 @@ struct job_outcome {
   std::int32_t restarts = 0;     ///< how often a new generation replaced a failed one
   /// All of them, in order. Empty: the job has no restarts (elastic_options), or was refused.
   std::vector<generation_record> generations;
-  snapshot_ptr weights;  ///< rank 0's state at the end of a fit; null otherwise
-  value result;          ///< rank 0's: evaluation results, predictions, a spawned function's value
+  /// Rank 0's state at the end of a fit, also of one that failed after it: its last checkpoint was
+  /// not written, for example. Null otherwise.
+  snapshot_ptr weights;
+  value result;  ///< rank 0's: evaluation results, predictions, a spawned function's value
   /// In the order added. In a job that restarts, what is done again counts once; the set-up hooks
   /// of new ranks add their values again.
   std::vector<value> queue;
