@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace troupe {
 
@@ -42,6 +43,27 @@ std::string batch_text(const seen::progress& what) {
   if (what.at.batch == undefined) return {};
   if (what.batches == undefined) return fmt::format("  batch {}", what.at.batch + 1);
   return fmt::format("  batch {}/{}", what.at.batch + 1, what.batches);
+}
+
+// Leaves out whole fields, because a number that is cut is another number. Epoch and batch stay
+// longest, and then the time left, which is the last field.
+std::string without_what_is_too_long(std::string_view line, std::size_t columns) {
+  constexpr std::string_view between = "  ";
+  std::vector<std::string_view> fields;
+  auto size = line.size();
+  for (auto rest = line;;) {
+    const auto end = rest.find(between);
+    fields.push_back(rest.substr(0, end));
+    if (end == std::string_view::npos) break;
+    rest.remove_prefix(end + between.size());
+  }
+  while (size > columns && fields.size() > 1) {
+    const bool last_stays = fields.size() > 3 && fields.back().starts_with("ETA ");
+    const auto out = fields.end() - (last_stays ? 2 : 1);
+    size -= out->size() + between.size();
+    fields.erase(out);
+  }
+  return fmt::format("{}", fmt::join(fields, between));
 }
 
 }  // namespace
@@ -157,11 +179,12 @@ void progress_line::show(const std::string& line) {
     return;
   }
   // One column stays free: a terminal moves on when the last one is written.
-  const auto cut = [columns = std::max<std::size_t>(how_.columns(), 2) - 1](std::string_view text) {
+  const auto columns = std::max<std::size_t>(how_.columns(), 2) - 1;
+  const auto cut = [columns](std::string_view text) {
     return fmt::format("{}\x1b[K", text.substr(0, columns));
   };
   // Half of the terminal stays for what the program and others have written before.
-  auto all = "\r" + cut(line);
+  auto all = "\r" + cut(without_what_is_too_long(line, columns));
   for (const auto& rank : ranks_.lines(std::min(ranks_shown, how_.rows() / 2)))
     all += "\n" + cut(rank);
   live_ = true;

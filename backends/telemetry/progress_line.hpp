@@ -21,7 +21,7 @@ class progress_line : public observer {
 public:
   struct style {
     bool live = false;
-    /// How wide the terminal is now; the live line is cut to it.
+    /// How wide the terminal is now; the live line leaves out what has no room.
     std::function<std::size_t()> columns = [] { return std::size_t{80}; };
     /// How many lines it has now; 0: it is no terminal.
     std::function<std::size_t()> rows = [] { return std::size_t{0}; };
