@@ -29,6 +29,7 @@ program_end validate(const schema& all, const std::string& file, bool json, cons
     given what;
     what.files = {file};
     auto joined = join(all, what);
+    for (const auto& note : joined.notes) screen.note(note);
     for (const auto& complaint : joined.complaints) errors.push_back(complaint.text);
     if (errors.empty()) check_settings(settled(std::move(joined)), around);
   } catch (const user_error& error) {

@@ -27,6 +27,12 @@ void only_with(schema& s, std::size_t first, const std::string& chooser, const w
   }
 }
 
+// A setting that only some of the built-in models or data sets have.
+void keep_with(schema& s, const std::string& key, const words& names) {
+  for (auto& one : s)
+    if (one.key == key && !one.own) one.with = names;
+}
+
 void add_own(schema& s, const std::string& table, const own_names& own) {
   for (const auto& [name, has] : own)
     for (auto one : has) {
@@ -47,11 +53,14 @@ void add_models(schema& s, const schema_names& names) {
                      "widths of the mlp's hidden layers");
   hidden.low = 1;
   hidden.high = 1 << 20;
-  auto& dropout = add(s, "model.dropout", kind::number, 0.0, "",
-                      "share of activations dropped after each ReLU of a linear layer");
+  auto& dropout =
+      add(s, "model.dropout", kind::number, 0.0, "",
+          "share that is dropped: mlp and cnn, after each ReLU of a linear layer; gpt, of "
+          "the weights of attention and of what each block adds");
   dropout.low = 0;
   dropout.high = 0.99;
   only_with(s, first, "model.name", names.models);
+  keep_with(s, "model.hidden", {"mlp"});
   add_own(s, "model", names.own_models);
 }
 
@@ -75,6 +84,12 @@ void add_data(schema& s, const schema_names& names) {
   evaluated.low = 0;
   evaluated.high = count_limit;
   only_with(s, first, "data.name", names.data_sets);
+  auto with_files = names.data_sets;
+  std::erase(with_files, "synthetic");
+  keep_with(s, "data.dir", with_files);
+  keep_with(s, "data.target", {"csv"});
+  for (const auto* key : {"data.samples", "data.evaluation_samples"})
+    keep_with(s, key, {"synthetic"});
   add_own(s, "data", names.own_data);
 }
 

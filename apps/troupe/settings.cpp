@@ -236,8 +236,9 @@ checked read_text(const setting& what, const std::string& text) {
   return wrong_type(what);
 }
 
-settings::settings(schema all, schema others)
-    : schema_(std::move(all)), others_(std::move(others)) {
+settings::settings(schema all, schema others,
+                   std::map<std::string, std::string, std::less<>> choices)
+    : schema_(std::move(all)), others_(std::move(others)), choices_(std::move(choices)) {
   for (const auto& one : schema_) values_.emplace(one.key, resolved{one.fallback, {}});
 }
 
@@ -274,6 +275,15 @@ std::string settings_in(const schema& all, std::string_view table) {
 
 }  // namespace
 
+const setting* settings::left_out(std::string_view key) const {
+  return find_setting(schema_, key) ? nullptr : find_setting(others_, key);
+}
+
+std::string settings::lack_of(const setting& other) const {
+  return fmt::format("the {} {} has no {}", other.chooser == "model.name" ? "model" : "data set",
+                     choices_.at(other.chooser), other.key);
+}
+
 complaint settings::unknown_key(std::string_view key, const origin& from) const {
   const auto* other = find_setting(others_, key);
   if (!other)
@@ -281,7 +291,7 @@ complaint settings::unknown_key(std::string_view key, const origin& from) const 
             false, from.from};
   const bool of_model = other->chooser == "model.name";
   return {fmt::format("{} ({}): {} {} has no such setting; {}", key, from.text(),
-                      of_model ? "the model" : "the data set", text(other->chooser),
+                      of_model ? "the model" : "the data set", choices_.at(other->chooser),
                       settings_in(schema_, of_model ? "model." : "data.")),
           false, from.from};
 }

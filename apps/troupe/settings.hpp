@@ -41,8 +41,10 @@ struct complaint {
 class settings {
 public:
   settings() = default;
-  /// `others`: settings that the chosen model or data set does not have, for messages.
-  explicit settings(schema all, schema others = {});
+  /// For messages: `others` are settings that the chosen model or data set does not have; `choices`
+  /// are their names by the key that chooses one.
+  explicit settings(schema all, schema others = {},
+                    std::map<std::string, std::string, std::less<>> choices = {});
 
   const schema& all() const { return schema_; }
   const resolved& at(std::string_view key) const;
@@ -67,6 +69,11 @@ public:
   std::int64_t integer(std::string_view key) const { return get<std::int64_t>(key); }
   double number(std::string_view key) const { return get<double>(key); }
 
+  /// The setting of this key that the chosen model or data set lacks; null: there is none.
+  const setting* left_out(std::string_view key) const;
+  /// `the model cnn has no model.hidden`.
+  std::string lack_of(const setting& other) const;
+
   /// Sets a value as a file or `--set` gives it, if the key is known and the value possible.
   std::optional<complaint> set(std::string_view key, const setting_value& value,
                                const origin& from);
@@ -79,6 +86,7 @@ private:
 
   schema schema_;
   schema others_;
+  std::map<std::string, std::string, std::less<>> choices_;
   std::map<std::string, resolved, std::less<>> values_;
 };
 

@@ -42,8 +42,8 @@ std::optional<setting_value> as_setting(const toml::node& node) {
 
 class reader {
 public:
-  reader(settings& into, std::vector<complaint>& complaints)
-      : into_(into), complaints_(complaints) {}
+  explicit reader(resolution& into)
+      : into_(into.settings), complaints_(into.complaints), notes_(into.notes) {}
 
   void keep(std::optional<complaint> one) {
     if (one) complaints_.push_back(*std::move(one));
@@ -56,6 +56,8 @@ public:
       const auto* inner = node.as_table();
       if (inner && !find_setting_exact(key)) {
         table(*inner, key + ".", file);
+      } else if (const auto* other = into_.left_out(key)) {
+        note_left_out(*other, node, from);
       } else {
         value(key, node, from);
       }
@@ -82,8 +84,17 @@ private:
                        [&](const setting& s) { return s.key == key; });
   }
 
+  // A file may serve several models: a run's own one does, where a call chooses other data. It may
+  // have the defaults, too, which need no note.
+  void note_left_out(const setting& other, const toml::node& node, const origin& from) {
+    if (as_setting(node) != other.fallback)
+      notes_.push_back(
+          fmt::format("{} ({}) has no effect: {}", other.key, from.text(), into_.lack_of(other)));
+  }
+
   settings& into_;
   std::vector<complaint>& complaints_;
+  std::vector<std::string>& notes_;
 };
 
 toml::table parsed(const std::string& file) {
@@ -128,8 +139,8 @@ void read_variables(reader& into, settings& values, const schema& others, const 
     if (const auto* one = of_variable(values.all(), name)) {
       into.keep(values.set_text(one->key, text, {source::variable, name}));
     } else if (const auto* other = of_variable(others, name)) {
-      notes.push_back(fmt::format("the variable {} has no effect: {} has no {}", name,
-                                  values.text(other->chooser), other->key));
+      notes.push_back(
+          fmt::format("the variable {} has no effect: {}", name, values.lack_of(*other)));
     } else if (!belongs_to_setup(name)) {
       notes.push_back(fmt::format("the variable {} names no setting{}", name, hint(name, known)));
     }
@@ -235,9 +246,10 @@ bool belongs_to_setup(const std::string& variable) { return variable == "TROUPE_
 namespace {
 
 // `table`: what may be set; `others`: what the choices leave out.
-resolution joined(schema table, const schema& others, const given& what) {
-  resolution result{settings{std::move(table), others}, {}, {}};
-  reader into{result.settings, result.complaints};
+resolution joined(schema table, const schema& others, const given& what,
+                  std::map<std::string, std::string, std::less<>> choices) {
+  resolution result{settings{std::move(table), others, std::move(choices)}, {}, {}};
+  reader into{result};
   for (const auto& file : what.files) into.table(parsed(file), "", file);
   read_variables(into, result.settings, others, what, result.notes);
   for (const auto& text : what.assignments) read_assignment(into, result.settings, text);
@@ -252,14 +264,15 @@ resolution join(const schema& all, const given& what) {
   schema names;
   for (const auto* key : choosers)
     if (const auto* one = find_setting(all, key)) names.push_back(*one);
-  if (names.size() < choosers.size()) return joined(all, {}, what);
+  if (names.size() < choosers.size()) return joined(all, {}, what, {});
   // What there is to set depends on the model and the data, wherever they are chosen.
-  const auto chosen = joined(std::move(names), {}, what).settings;
+  const auto chosen = joined(std::move(names), {}, what, {}).settings;
   schema table, others;
   for (const auto& one : all)
     (is_with(one, chosen.text(choosers[0]), chosen.text(choosers[1])) ? table : others)
         .push_back(one);
-  return joined(std::move(table), others, what);
+  return joined(std::move(table), others, what,
+                {{choosers[0], chosen.text(choosers[0])}, {choosers[1], chosen.text(choosers[1])}});
 }
 
 settings settled(resolution result) {

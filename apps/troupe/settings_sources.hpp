@@ -29,7 +29,7 @@ struct given {
 struct resolution {
   program::settings settings;
   std::vector<complaint> complaints;  ///< all that is wrong, in the order of reading
-  std::vector<std::string> notes;     ///< variables that name no setting
+  std::vector<std::string> notes;     ///< variables that name no setting, and what has no effect
 };
 
 /// Joins all sources and keeps every complaint. Throws user_error (bad_configuration) when a file

@@ -191,7 +191,9 @@ def story_help_has_the_flags_of_the_schema(_folder):
 
 
 def story_config_print_has_the_keys_of_the_schema(_folder):
-    printed = check_code(troupe("config", "print", "--json"), 0).json()["settings"]
+    printed = {}
+    for data in ("synthetic", "csv", "fashion_mnist"):  # the last one by default
+        printed |= check_code(troupe("config", "print", "--json", "--data", data), 0).json()["settings"]
     keys = {f"{table}.{name}".lstrip("."): facts for table, name, facts in settings(schema()["properties"])}
     check_equal(sorted(printed), sorted(keys))
     for key, facts in keys.items():
@@ -205,10 +207,15 @@ def story_each_variable_of_the_schema_is_read(_folder):
         if isinstance(facts.get("default"), (str, int, float)) and facts.get("x-flag") != "--json":
             value = facts["default"]
             given[facts["x-variable"]] = value if isinstance(value, str) else json.dumps(value)
-    ended = check_code(troupe("config", "print", "--json", **given), 0)
-    check_equal(ended.err, "")
-    origins = {one["from"] for one in ended.json()["settings"].values()} - {"default", "flag --json"}
-    check_equal(origins, {f"variable {name}" for name in given})
+    of_synthetic = {name: value for name, value in given.items() if name.endswith("SAMPLES")}
+    origins = set()
+    for data, variables in (("synthetic", of_synthetic),
+                            ("fashion_mnist", {k: v for k, v in given.items() if k not in of_synthetic})):
+        ended = check_code(troupe("config", "print", "--json", TROUPE_DATA=data, **{
+            k: v for k, v in variables.items() if k != "TROUPE_DATA"}), 0)
+        check_equal(ended.err, "")
+        origins |= {one["from"] for one in ended.json()["settings"].values()}
+    check_equal(origins - {"default", "flag --json"}, {f"variable {name}" for name in given})
 
 
 if __name__ == "__main__":

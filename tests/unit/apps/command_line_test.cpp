@@ -37,7 +37,7 @@ std::string refusal(const std::vector<std::string>& arguments) {
 
 TEST_CASE("flags set their settings, and a repeated flag keeps its last value", "[command_line]") {
   const auto s = settled(fit({"--ranks", "3", "--max-epochs=2", "--model", "cnn", "--ranks", "4",
-                              "--set", "model.hidden=[5]", "--set", "seed=9"}));
+                              "--set", "model.dropout=0.5", "--set", "seed=9"}));
   CHECK(s.integer("ranks") == 4);
   CHECK(s.integer("max_epochs") == 2);
   CHECK(s.text("model.name") == "cnn");

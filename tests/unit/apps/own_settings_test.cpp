@@ -52,11 +52,11 @@ TEST_CASE("a key of several models has the type and the default of the chosen on
   given what;
   what.files = {path};
   CHECK(mentions(first_complaint(what), "model.hidden = [1, 2]"));
-  what.variables = {{"TROUPE_MODEL", "cnn"}};
+  what.variables = {{"TROUPE_MODEL", "mlp"}};
   const auto built_in = settled(join(with_own(), what));
   CHECK(built_in.get<std::vector<std::int64_t>>("model.hidden") == std::vector<std::int64_t>{1, 2});
   CHECK(built_in.text("optimizer.name") == "sgd");
-  CHECK(built_in.integer("data.samples") == 2048);
+  CHECK(find_setting(built_in.all(), "data.samples") == nullptr);  // of synthetic
 }
 
 TEST_CASE("a setting of another model or data set is refused with those of the chosen one",
@@ -74,6 +74,29 @@ TEST_CASE("a setting of another model or data set is refused with those of the c
                  "unknown key \"model.hiddn\" (--set); did you mean \"model.hidden\"?"));
 }
 
+TEST_CASE("built-in models and data sets have their own settings only", "[settings]") {
+  CHECK(mentions(first_complaint(by_assignments({"model=cnn", "model.hidden=[3]"})),
+                 "the model cnn has no such setting; it has model.dropout"));
+  CHECK(mentions(first_complaint(by_assignments({"data=fashion_mnist", "data.target=x"})),
+                 "the data set fashion_mnist has no such setting; it has data.dir"));
+  CHECK(first_complaint(by_assignments({"model=mlp", "model.hidden=[3]"})) == "none");
+}
+
+TEST_CASE("another model's setting in a file is a note, but not with its default", "[settings]") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "job.toml").string();
+  replace_text_file(path,
+                    "[model]\nname = \"cnn\"\nhidden = [1, 2]\n[data]\nname = "
+                    "\"fashion_mnist\"\nsamples = 2048\n");
+  given what;
+  what.files = {path};
+  const auto result = join(with_own(), what);
+  CHECK(result.complaints.empty());
+  CHECK(result.notes == std::vector<std::string>{"model.hidden (file " + path +
+                                                 ":3) has no effect: the model cnn has no "
+                                                 "model.hidden"});
+}
+
 TEST_CASE("a variable of another model's setting is a note, not an error", "[settings]") {
   given what;
   what.variables = {{"TROUPE_LEARNING_RATE", "0.1"}, {"TROUPE_DATA_DIRS", "x"}};
@@ -82,7 +105,8 @@ TEST_CASE("a variable of another model's setting is a note, not an error", "[set
   CHECK(result.notes ==
         std::vector<std::string>{
             "the variable TROUPE_DATA_DIRS names no setting; did you mean \"TROUPE_DATA_FILES\"?",
-            "the variable TROUPE_LEARNING_RATE has no effect: net has no optimizer.learning_rate"});
+            "the variable TROUPE_LEARNING_RATE has no effect: the model net has no "
+            "optimizer.learning_rate"});
 }
 
 TEST_CASE("the JSON schema has each type of a key of several models", "[settings]") {
