@@ -10,12 +10,25 @@
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 
 #include "troupe/failure.hpp"
 
 namespace troupe {
+
+namespace {
+
+void refuse_steps(const schedule& when) {
+  if (when.every == schedule::interval::step)
+    throw user_error(errc::job_failed,
+                     "configure_optimizers: a plateau scheduler looks at its metric when an epoch "
+                     "or a validation ends, not at steps: leave out schedule::every");
+}
+
+}  // namespace
 
 scheduler::scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule when)
     : plain_(std::move(plain)), when_(std::move(when)) {
@@ -31,15 +44,17 @@ scheduler::scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> p
                      schedule when)
     : plateau_(std::move(plateau)), when_(std::move(when)) {
   if (!plateau_) throw user_error(errc::job_failed, "configure_optimizers: a scheduler is null");
-  if (when_.every == schedule::interval::step)
-    throw user_error(errc::job_failed,
-                     "configure_optimizers: a plateau scheduler looks at its metric when an epoch "
-                     "or a validation ends, not at steps: leave out schedule::every");
+  refuse_steps(when_);
+}
+
+scheduler::scheduler(std::function<void(double)> on_metric, schedule when)
+    : on_metric_(std::move(on_metric)), when_(std::move(when)) {
+  refuse_steps(when_);
 }
 
 void scheduler::step(std::optional<double> metric) {
   if (++offered_ % std::max<std::int64_t>(when_.frequency, 1) != 0) return;
-  if (plateau_ && !metric)
+  if (plateau() && !metric)
     throw user_error(errc::job_failed, "a plateau scheduler waits for \"" + when_.monitor +
                                            "\", which was not logged: log it, or name "
                                            "another in schedule::monitor");
@@ -73,14 +88,15 @@ private:
 }  // namespace
 
 void scheduler::move(double metric) {
-  if (!plateau_) return plain_->step();
+  if (!plateau()) return plain_->step();
   fed_.push_back(metric);
+  if (on_metric_) return on_metric_(metric);
   const later_groups aside{of_, moved_};
   plateau_->step(static_cast<float>(metric));
 }
 
 void scheduler::replay(std::int64_t offered, const std::vector<double>& fed) {
-  if (plateau_) {
+  if (plateau()) {
     for (auto i = fed_.size(); i < fed.size(); ++i) move(fed[i]);
   } else {
     const auto every = std::max<std::int64_t>(when_.frequency, 1);
@@ -129,6 +145,80 @@ optimizers& optimizers::scheduled(const schedules::plan& which, schedule how) {
   auto& initial = all_.back().initial_rates;
   if (!initial) initial = schedules::initial_rates(optimizer);
   return attach(schedules::make_scheduler(optimizer, initial, which), std::move(how));
+}
+
+namespace {
+
+// torch.optim.lr_scheduler.ReduceLROnPlateau.
+class plateau_watch {
+public:
+  plateau_watch(torch::optim::Optimizer& of, schedules::reduce_on_plateau how)
+      : of_(of), how_(std::move(how)), best_(how_.maximize ? -HUGE_VAL : HUGE_VAL) {
+    if (!(how_.factor < 1) || how_.patience < 0 || how_.cooldown < 0)
+      throw user_error(errc::job_failed,
+                       fmt::format("schedules::reduce_on_plateau: factor is {}, patience {} and "
+                                   "cooldown {}: give a factor below 1, and the others from 0",
+                                   how_.factor, how_.patience, how_.cooldown));
+    check_groups();
+  }
+
+  void take(double metric) {
+    if (improves(metric)) {
+      best_ = metric;
+      bad_ = 0;
+    } else {
+      ++bad_;
+    }
+    if (cooling_ > 0) {
+      --cooling_;
+      bad_ = 0;
+    }
+    if (bad_ <= how_.patience) return;
+    reduce();
+    cooling_ = how_.cooldown;
+    bad_ = 0;
+  }
+
+private:
+  bool improves(double metric) const {
+    const auto sign = how_.maximize ? 1 : -1;
+    const auto limit =
+        how_.relative ? best_ * (1 + sign * how_.threshold) : best_ + sign * how_.threshold;
+    return how_.maximize ? metric > limit : metric < limit;
+  }
+  void check_groups() const {
+    const auto groups = of_.param_groups().size();
+    if (how_.min_lr.size() == 1 || how_.min_lr.size() == groups) return;
+    throw user_error(errc::job_failed,
+                     fmt::format("schedules::reduce_on_plateau: min_lr holds {} numbers for {} "
+                                 "parameter groups: give one, or one for each",
+                                 how_.min_lr.size(), groups));
+  }
+  void reduce() {
+    check_groups();
+    auto& groups = of_.param_groups();
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const auto old = groups[i].options().get_lr();
+      const auto least = how_.min_lr[how_.min_lr.size() == 1 ? 0 : i];
+      const auto next = std::max(old * how_.factor, least);
+      if (old - next > how_.eps) groups[i].options().set_lr(next);
+    }
+  }
+
+  torch::optim::Optimizer& of_;
+  schedules::reduce_on_plateau how_;
+  double best_;
+  std::int64_t bad_ = 0;
+  std::int64_t cooling_ = 0;
+};
+
+}  // namespace
+
+optimizers& optimizers::scheduled(const schedules::reduce_on_plateau& which, schedule how) {
+  const auto watch = std::make_shared<plateau_watch>(last(), which);
+  all_.back().schedulers.push_back(
+      scheduler{[watch](double metric) { watch->take(metric); }, std::move(how)});
+  return *this;
 }
 
 optimizers& optimizers::attach(std::shared_ptr<torch::optim::LRScheduler> plain, schedule how) {

@@ -104,6 +104,20 @@ plan sequential(std::vector<plan> parts, std::vector<std::int64_t> milestones);
 /// ChainedScheduler: all at once, each on the rate that the one before it made.
 plan chained(std::vector<plan> parts);
 
+/// ReduceLROnPlateau, in both modes. Not a plan: it reads a metric. `optimizers::scheduled` takes
+/// it, in place of LibTorch's ReduceLROnPlateauScheduler. Groups that are added later count.
+struct reduce_on_plateau {
+  bool maximize = false;       ///< mode max: more is better
+  double factor = 0.1;         ///< of the rate, below 1
+  std::int64_t patience = 10;  ///< metrics without an improvement before the next one reduces
+  double threshold = 1e-4;     ///< an improvement is more than this
+  bool relative = true;        ///< threshold_mode rel: a share of the best metric
+  std::int64_t cooldown = 0;   ///< metrics after a reduction that do not count
+  /// The least rate: one for all groups, or one per group.
+  std::vector<double> min_lr{0};
+  double eps = 1e-8;  ///< a reduction by no more than this is left out
+};
+
 /// The rates of an optimizer's groups before any schedule.
 std::shared_ptr<std::vector<double>> initial_rates(torch::optim::Optimizer& of);
 /// As a scheduler of LibTorch, whose first step sets the first rates. All plans of an optimizer
@@ -143,9 +157,9 @@ public:
   /// Throws user_error if null, and for `every` plateau of a scheduler that reads no metric. One
   /// that is not a plateau's makes its first step here. LibTorch's plateau scheduler is wrong in
   /// mode max: it begins with the smallest positive float as the best metric, so that none below 0
-  /// improves, and with ThresholdMode abs it multiplies the best one by the threshold. Log the
-  /// negated metric, and use mode min with ThresholdMode abs. Attached to optimizers, it moves the
-  /// groups that its optimizer has then; later ones keep their rates, as with plans.
+  /// improves, and with ThresholdMode abs it multiplies the best one by the threshold. Use
+  /// schedules::reduce_on_plateau. Attached to optimizers, LibTorch's moves the groups that its
+  /// optimizer has then; later ones keep their rates, as with plans.
   /// @{
   scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule when);
   scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau, schedule when);
@@ -154,7 +168,7 @@ public:
   /// When it steps.
   const schedule& when() const { return when_; }
   /// Whether it reads a metric.
-  bool plateau() const { return plateau_ != nullptr; }
+  bool plateau() const { return plateau_ != nullptr || on_metric_ != nullptr; }
   /// One step; counts for `frequency`. Throws user_error when a plateau scheduler gets no metric.
   void step(std::optional<double> metric);
 
@@ -168,10 +182,12 @@ public:
 
 private:
   friend optimizers;
+  scheduler(std::function<void(double)> on_metric, schedule when);
   void move(double metric);
 
   std::shared_ptr<torch::optim::LRScheduler> plain_;
   std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau_;
+  std::function<void(double)> on_metric_;  // reduce_on_plateau; copies share its state
   torch::optim::Optimizer* of_ = nullptr;  // of a plateau's scheduler, once it is attached
   std::size_t moved_ = 0;                  // its groups then
   schedule when_;
@@ -225,6 +241,8 @@ public:
   }
   /// Attaches a plan of `schedules`.
   optimizers& scheduled(const schedules::plan& which, schedule how = {});
+  /// Attaches what reduces the rates by a metric. Throws user_error for impossible values.
+  optimizers& scheduled(const schedules::reduce_on_plateau& which, schedule how = {});
   /// Attaches a scheduler to the optimizer added last. Throws user_error if there is none.
   /// @{
   optimizers& attach(std::shared_ptr<torch::optim::LRScheduler> plain, schedule how = {});

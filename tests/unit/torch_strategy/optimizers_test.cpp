@@ -1,4 +1,5 @@
-// Goal: the fused optimizer step ends in the bits of the separate one and leaves the same state.
+// Goal: the fused optimizer step ends in the bits of the separate one and leaves the same state;
+// reduce_on_plateau reduces rates as PyTorch does, and refuses impossible values.
 #include <torch/optim.h>
 
 #include "tests/unit/torch_strategy/small_models.hpp"
@@ -262,4 +263,94 @@ TEST_CASE("the fused step throws: one rank fails with that exception and the oth
     if (!follows) ++causes;
   }
   CHECK(causes == 1);
+}
+
+// The rates are those of PyTorch 2.13 for the same metrics.
+TEST_CASE("reduce_on_plateau reduces as PyTorch's ReduceLROnPlateau, in both modes") {
+  using how = schedules::reduce_on_plateau;
+  struct row {
+    how which;
+    double sign;
+    std::vector<double> first, second;
+  };
+  const std::vector<double> metrics{0.5, 0.6, 0.6, 0.6005, 0.3,  0.7, 0.7,
+                                    0.7, 0.7, 0.7, 0.7,    -1.0, 0.7};
+  const auto& [which, sign, first, second] = GENERATE(
+      row{{.maximize = true, .factor = 0.5, .patience = 1, .threshold = 1e-3},
+          1,
+          {0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1, 0.05, 0.05},
+          {0.3, 0.3, 0.3, 0.15, 0.15, 0.15, 0.15, 0.075, 0.075, 0.0375, 0.0375, 0.01875, 0.01875}},
+      row{{.maximize = true, .factor = 0.5, .patience = 1, .threshold = 1e-3},
+          -1,  // metrics below 0
+          {0.8, 0.8, 0.4, 0.4, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1, 0.05, 0.05, 0.05},
+          {0.3, 0.3, 0.15, 0.15, 0.15, 0.15, 0.075, 0.075, 0.0375, 0.0375, 0.01875, 0.01875,
+           0.01875}},
+      row{{.maximize = true,
+           .factor = 0.5,
+           .patience = 0,
+           .threshold = 0.05,
+           .relative = false,
+           .cooldown = 2,
+           .min_lr = {0.1, 0.2}},
+          1,
+          {0.8, 0.8, 0.4, 0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.1, 0.1, 0.1, 0.1},
+          {0.3, 0.3, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2}},
+      row{{.factor = 0.25,
+           .patience = 1,
+           .threshold = 0.05,
+           .relative = false,
+           .min_lr = {0.05},
+           .eps = 0.2},
+          1,
+          {0.8, 0.8, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2},
+          {0.3, 0.3, 0.075, 0.075, 0.075, 0.075, 0.075, 0.075, 0.075, 0.075, 0.075, 0.075, 0.075}},
+      row{{.factor = 0.5, .patience = 1},
+          1,
+          {0.8, 0.8, 0.4, 0.4, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1, 0.05, 0.05, 0.05},
+          {0.3, 0.3, 0.15, 0.15, 0.15, 0.15, 0.075, 0.075, 0.0375, 0.0375, 0.01875, 0.01875,
+           0.01875}});
+  const auto group = [](double rate) {
+    return torch::optim::OptimizerParamGroup{{at::zeros({1})},
+                                             std::make_unique<torch::optim::SGDOptions>(rate)};
+  };
+  const auto sgd = std::make_shared<torch::optim::SGD>(
+      std::vector<torch::optim::OptimizerParamGroup>{group(0.8), group(0.3)},
+      torch::optim::SGDOptions(1));
+  optimizers all{sgd};
+  all.scheduled(which, {.monitor = "val/accuracy"});
+  auto& used = all.all()[0].schedulers[0];
+  CHECK(used.plateau());
+  CHECK_THROWS_WITH(used.step({}), Catch::Contains("\"val/accuracy\", which was not logged"));
+  const auto rate = [&](std::size_t g) { return sgd->param_groups()[g].options().get_lr(); };
+  for (std::size_t i = 0; i < metrics.size(); ++i) {
+    CAPTURE(i);
+    used.step(sign * metrics[i]);
+    CHECK(rate(0) == first[i]);
+    CHECK(rate(1) == second[i]);
+  }
+  // A new one with the same inputs goes on as this one.
+  const auto other = std::make_shared<torch::optim::SGD>(
+      std::vector<torch::optim::OptimizerParamGroup>{group(0.8), group(0.3)},
+      torch::optim::SGDOptions(1));
+  optimizers again{other};
+  again.scheduled(which);
+  again.all()[0].schedulers[0].replay(used.offered(), used.metrics_fed());
+  CHECK(other->param_groups()[0].options().get_lr() == rate(0));
+}
+
+TEST_CASE("reduce_on_plateau: impossible values are user_errors, and later groups count") {
+  using how = schedules::reduce_on_plateau;
+  const auto sgd = std::make_shared<torch::optim::SGD>(std::vector{at::zeros({1})}, 0.4);
+  optimizers all{sgd};
+  CHECK_THROWS_WITH(all.scheduled(how{.factor = 1}), Catch::Contains("a factor below 1"));
+  CHECK_THROWS_WITH(all.scheduled(how{.min_lr = {0, 0}}),
+                    Catch::Contains("2 numbers for 1 parameter groups"));
+  CHECK_THROWS_WITH(all.scheduled(how{}, {.every = schedule::interval::step}),
+                    Catch::Contains("not at steps"));
+  all.scheduled(how{.factor = 0.5, .patience = 0, .min_lr = {0.2}});
+  sgd->add_param_group(torch::optim::OptimizerParamGroup{
+      {at::zeros({2})}, std::make_unique<torch::optim::SGDOptions>(0.3)});
+  for (int i = 0; i < 2; ++i) all.all()[0].schedulers[0].step(1.0);
+  CHECK(sgd->param_groups()[0].options().get_lr() == 0.2);
+  CHECK(sgd->param_groups()[1].options().get_lr() == 0.2);
 }
