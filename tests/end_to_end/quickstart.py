@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 
-from troupe_program import PROGRAM, SMALL, check, check_equal, check_in, environment, main
+from troupe_program import PROGRAM, SMALL_DATA, check, check_equal, check_in, environment, main
 
 APPS = os.path.join(os.path.dirname(__file__), "..", "..", "apps")
 
@@ -41,7 +41,7 @@ def quickstart(folder, run, *flags, **variables):
         return f.read()
 
 
-ONE_STEP = [*SMALL, "--max-steps", "1", "--limit-test-batches", "0", "--limit-val-batches", "0"]
+ONE_STEP = [*SMALL_DATA, "--max-steps", "1", "--limit-test-batches", "0", "--limit-val-batches", "0"]
 
 
 def story_a_flag_adds_to_the_defaults_of_quickstart(folder):

@@ -12,8 +12,9 @@ import traceback
 
 PROGRAM = os.environ.get("TROUPE_PROGRAM")
 # A fit of synthetic data that takes seconds: 2 ranks, 8 samples each per batch, 16 batches per epoch.
-SMALL = ["--data", "synthetic", "--set", "data.samples=256", "--set", "data.evaluation_samples=40",
-         "--set", "model.hidden=[16]", "--batch-size", "8", "--max-epochs", "2", "--progress", "never"]
+SMALL_DATA = ["--data", "synthetic", "--set", "data.samples=256", "--set", "data.evaluation_samples=40",
+              "--batch-size", "8", "--max-epochs", "2", "--progress", "never"]
+SMALL = [*SMALL_DATA, "--set", "model.hidden=[16]"]
 
 
 class Ended:
