@@ -21,7 +21,12 @@ void running_time::keep(duration steady) noexcept {
 }
 
 running_clock::time_point running_clock::now() noexcept {
-  return time_point{of_this_process.read(std::chrono::steady_clock::now().time_since_epoch())};
+  for (;;) {
+    const auto before = of_this_process.stood_still();
+    const auto now = of_this_process.read(std::chrono::steady_clock::now().time_since_epoch());
+    // Else the process was stopped after the steady clock was read, and `now` is too early.
+    if (of_this_process.stood_still() == before) return time_point{now};
+  }
 }
 
 running_clock::time_point running_clock::next_look(time_point until) noexcept {

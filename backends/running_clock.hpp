@@ -29,7 +29,7 @@ public:
   }
   /// What `read` has subtracted so far.
   duration stood_still() const noexcept {
-    return duration{stood_still_.load(std::memory_order_relaxed)};
+    return duration{stood_still_.load(std::memory_order_acquire)};
   }
 
 private:
