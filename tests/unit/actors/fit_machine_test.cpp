@@ -4,7 +4,6 @@
 #include "tests/unit/actors/fit_drive.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <sstream>
 #include <unordered_set>
 
@@ -512,39 +511,6 @@ TEST_CASE("a call runs only set-up and dispatch and post_dispatch", "[fit]") {
   CHECK(d.end->why == stop_reason::none);
 }
 
-TEST_CASE("make_plan copies the options and refuses impossible ones", "[fit]") {
-  trainer_options options;
-  options.gradient_clip_val = 0.0;
-  options.accumulate_grad_batches = 4;
-  options.one_hook_per_run = true;
-  const auto plan = make_plan(options, stage::train, "a");
-  CHECK_FALSE(plan.clip);
-  CHECK(plan.accumulate == 4);
-  CHECK(plan.one_hook_per_run);
-  CHECK(plan.resume == "a");
-  CHECK(text(plan) ==
-        "train epochs 3 accumulate 4 train 1 of all val 1 of all every 1 of all "
-        "resume a one_hook_per_run");
-  const auto refused = [](auto change) {
-    trainer_options bad;
-    change(bad);
-    return complaint([&] { make_plan(bad, stage::train); });
-  };
-  using o = trainer_options;
-  CHECK(refused([](o& x) { x.accumulate_grad_batches = 0; }) ==
-        "accumulate_grad_batches is 0, but must be at least 1");
-  CHECK(contains(refused([](o& x) { x.max_steps = -1; }), "max_steps is -1"));
-  CHECK(contains(refused([](o& x) { x.limit_val_batches = 1.5; }), "limit_val_batches is 1.5"));
-  CHECK(contains(refused([](o& x) { x.limit_train_batches = std::int64_t{-3}; }), "is -3"));
-  CHECK(contains(refused([](o& x) { x.limit_test_batches = std::nan(""); }), "limit_test_batches"));
-  CHECK(contains(refused([](o& x) { x.val_check_interval = 0.0; }), "val_check_interval"));
-  CHECK(contains(refused([](o& x) { x.val_check_interval = std::int64_t{0}; }), "interval is 0"));
-  CHECK(
-      contains(refused([](o& x) { x.checkpoint.every_n_steps = 0; }), "checkpoint.every_n_steps"));
-  CHECK(contains(refused([](o& x) { x.fast_dev_run = -1; }), "fast_dev_run"));
-  CHECK(contains(refused([](o& x) { x.stop_early = {{"a", 0, -1, false}}; }), "patience"));
-}
-
 TEST_CASE("manual optimization: a batch is a step, without hooks of optimizers", "[fit]") {
   fit_plan plan;
   plan.max_epochs = 1;
@@ -579,16 +545,6 @@ TEST_CASE("a clock's validation and checkpoint come once, at the next step bound
     if (name(one) == "save_checkpoint") order += 's';
   }
   CHECK(order == "bbbbvsbbs");
-}
-
-TEST_CASE("times of a clock are positive, in jobs that can restart too", "[fit]") {
-  trainer_options options;
-  options.elastic.max_restarts = 1;
-  options.val_check_time = std::chrono::minutes{1};
-  options.checkpoint.every = std::chrono::minutes{1};
-  CHECK(make_plan(options, stage::train).val_by_time);
-  options.checkpoint.every = std::chrono::nanoseconds{0};
-  CHECK(contains(complaint([&] { make_plan(options, stage::train); }), "more than 0"));
 }
 
 TEST_CASE("a schedule of accumulation changes the steps of an epoch, from its epochs on", "[fit]") {

@@ -4,8 +4,11 @@
 
 #include "troupe/failure.hpp"
 
+#include <chrono>
+#include <cmath>
 #include <functional>
 #include <limits>
+#include <sstream>
 
 #include "tests/support/catch.hpp"
 
@@ -118,4 +121,52 @@ TEST_CASE("impossible checkpoint and early stopping policies are refused", "[opt
   CHECK(refusal([](options& o) {
           o.stop_early = {{"a", -0.5, 3, false}};
         }) == "early_stopping.min_delta is -0.5, but must be a number from 0");
+}
+
+TEST_CASE("make_plan copies the options and refuses numbers out of range", "[options]") {
+  trainer_options options;
+  options.gradient_clip_val = 0.0;
+  options.accumulate_grad_batches = 4;
+  options.one_hook_per_run = true;
+  const auto plan = make_plan(options, stage::train, "a");
+  CHECK_FALSE(plan.clip);
+  CHECK(plan.accumulate == 4);
+  CHECK(plan.one_hook_per_run);
+  CHECK(plan.resume == "a");
+  std::ostringstream text;
+  text << plan;
+  CHECK(text.str() ==
+        "train epochs 3 accumulate 4 train 1 of all val 1 of all every 1 of all "
+        "resume a one_hook_per_run");
+  using o = trainer_options;
+  CHECK(refusal([](o& x) { x.accumulate_grad_batches = 0; }) ==
+        "accumulate_grad_batches is 0, but must be at least 1");
+  CHECK_THAT(refusal([](o& x) { x.max_steps = -1; }), Catch::Contains("max_steps is -1"));
+  CHECK_THAT(refusal([](o& x) { x.limit_val_batches = 1.5; }),
+             Catch::Contains("limit_val_batches is 1.5"));
+  CHECK_THAT(refusal([](o& x) { x.limit_train_batches = std::int64_t{-3}; }),
+             Catch::Contains("is -3"));
+  CHECK_THAT(refusal([](o& x) { x.limit_test_batches = std::nan(""); }),
+             Catch::Contains("limit_test_batches"));
+  CHECK_THAT(refusal([](o& x) { x.val_check_interval = 0.0; }),
+             Catch::Contains("val_check_interval"));
+  CHECK_THAT(refusal([](o& x) { x.val_check_interval = std::int64_t{0}; }),
+             Catch::Contains("interval is 0"));
+  CHECK_THAT(refusal([](o& x) { x.checkpoint.every_n_steps = 0; }),
+             Catch::Contains("checkpoint.every_n_steps"));
+  CHECK_THAT(refusal([](o& x) { x.fast_dev_run = -1; }), Catch::Contains("fast_dev_run"));
+  CHECK_THAT(refusal([](o& x) {
+               x.stop_early = {{"a", 0, -1, false}};
+             }),
+             Catch::Contains("patience"));
+}
+
+TEST_CASE("times of a clock are positive, in jobs that can restart too", "[options]") {
+  trainer_options options;
+  options.elastic.max_restarts = 1;
+  options.val_check_time = std::chrono::minutes{1};
+  options.checkpoint.every = std::chrono::minutes{1};
+  CHECK(make_plan(options, stage::train).val_by_time);
+  CHECK_THAT(refusal([](trainer_options& o) { o.checkpoint.every = std::chrono::nanoseconds{0}; }),
+             Catch::Contains("more than 0"));
 }
