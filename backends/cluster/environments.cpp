@@ -34,10 +34,11 @@ public:
     if (!found || found->empty()) refuse(environment_, name + " is not set");
     return *found;
   }
-  std::optional<std::int32_t> number(const std::string& name) const {
+  template <class T = std::int32_t>
+  std::optional<T> number(const std::string& name) const {
     const auto found = text(name);
     if (!found) return std::nullopt;
-    std::int32_t x = 0;
+    T x = 0;
     const auto* end = found->data() + found->size();
     const auto [rest, error] = std::from_chars(found->data(), end, x);
     if (error != std::errc{} || rest != end || x < 0)
@@ -126,7 +127,8 @@ std::uint16_t slurm_port(const reader& read) {
   constexpr std::uint64_t first_port = 15000;
   constexpr std::uint64_t ports = 10'000;
   constexpr std::uint64_t between_steps = 1009;
-  const auto job = read.number("SLURM_JOB_ID");
+  const auto job =
+      read.number<std::int64_t>("SLURM_JOB_ID");  // above 2^31 in a federation of clusters
   if (!job) return usual_port;
   const auto text = read.text("SLURM_STEP_ID").value_or("0");
   std::uint32_t step = 0;  // above 2^31 in a batch script

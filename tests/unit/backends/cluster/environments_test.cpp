@@ -96,6 +96,7 @@ TEST_CASE("the variables of each launcher give ranks, hosts and the address", "[
       {"slurm", with(slurm, "SLURM_STEP_ID", "5"), 6, 4, 0, 2, "cn07", 15723},
       {"slurm", with(slurm, "SLURM_STEP_ID", "4294967291"), 6, 4, 0, 2, "cn07", 17297},
       {"slurm", without(slurm, "SLURM_JOB_ID"), 6, 4, 0, 2, "cn07", 12910},
+      {"slurm", with(slurm, "SLURM_JOB_ID", "2147483648"), 6, 4, 0, 2, "cn07", 18648},
       {"slurm", with(with(slurm, "MASTER_ADDR", "10.0.0.1"), "MASTER_PORT", "7"), 6, 4, 0, 2,
        "10.0.0.1", 7},
       {"slurm", with(slurm, "SLURM_STEP_NODELIST", "cn08,gpu1"), 6, 4, 0, 2, "cn08", 20678},
