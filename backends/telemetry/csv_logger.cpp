@@ -17,7 +17,7 @@ namespace troupe {
 
 namespace {
 
-constexpr std::size_t columns_max = 512;
+constexpr std::size_t columns_max = 2048;
 
 // RFC 4180: a field with a comma, a quote or a line end is quoted; quotes are doubled.
 std::string cell(const std::string& text) {
@@ -115,6 +115,7 @@ csv_logger::csv_logger(std::string path) : path_(std::move(path)), columns_{"ste
                          " is no metrics file of a run: its first columns are not step and "
                          "epoch; move it away");
   columns_ = found;
+  known_ = {columns_.begin() + 2, columns_.end()};
   newest_ = newest_rows(text);
   file_ = std::make_unique<line_file>(path_, line_file::start::append);
 }
@@ -125,6 +126,8 @@ void csv_logger::on(const observation& what) {
   const auto* seen = std::get_if<seen::metrics>(&what);
   if (!seen || seen->logged.empty()) return;
   widen(seen->logged);
+  const auto written = [&](const auto& one) { return known_.contains(one.first); };
+  if (std::none_of(seen->logged.begin(), seen->logged.end(), written)) return;
   const auto number = [](std::int64_t x) { return x == undefined ? "" : fmt::format("{}", x); };
   auto row = number(seen->at.step) + "," + number(seen->at.epoch);
   for (std::size_t i = 2; i < columns_.size(); ++i) {
@@ -134,17 +137,25 @@ void csv_logger::on(const observation& what) {
   if (std::erase(newest_, row) == 0) file_->add(row + "\n");
 }
 
+void csv_logger::finish(std::uint64_t) {
+  if (!left_out_.empty())
+    throw std::length_error(
+        fmt::format("{} has {} columns, the most there may be, so {} and the names after it are "
+                    "not in it: log under a fixed set of names",
+                    path_, columns_.size(), left_out_));
+}
+
 void csv_logger::widen(const metrics& logged) {
   auto wider = columns_;
-  for (const auto& [name, value] : logged)
-    if (std::find(wider.begin() + 2, wider.end(), name) == wider.end()) wider.push_back(name);
+  for (const auto& [name, value] : logged) {
+    if (known_.contains(name)) continue;
+    if (wider.size() < columns_max)
+      wider.push_back(name);
+    else if (left_out_.empty())
+      left_out_ = name;
+  }
   const auto added = wider.size() - columns_.size();
   if (added == 0) return;
-  if (wider.size() > columns_max)
-    throw std::length_error(
-        fmt::format("{} has {} columns already, so {} is not written: log under "
-                    "a fixed set of names",
-                    path_, columns_.size(), wider.back()));
   auto text = header(wider);
   bool first = true;
   for_each_line(read_text_file(path_), [&](std::string_view line) {
@@ -153,6 +164,7 @@ void csv_logger::widen(const metrics& logged) {
   replace_text_file(path_, text);
   file_ = std::make_unique<line_file>(path_, line_file::start::append);
   columns_ = std::move(wider);
+  known_ = {columns_.begin() + 2, columns_.end()};
   for (auto& row : newest_) row += std::string(added, ',');
 }
 

@@ -4,7 +4,10 @@
 #include "backends/telemetry/line_file.hpp"
 #include "troupe/observer.hpp"
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,22 +18,25 @@ namespace troupe {
 /// order in which they first appeared; one row per observation, with empty fields for missing
 /// values. A new metric rewrites the file with one more column, by rename, so that readers see
 /// whole files only. Appends to an existing file, but not a row that its newest step has already: a
-/// run that is resumed and ends at once reports its last step again. At most 512 columns: one more
-/// name ends the logger, but not the job, because a new name per step is a mistake whose cost grows
-/// with the square.
+/// run that is resumed and ends at once reports its last step again. At most 2048 columns, because
+/// each new name writes the file anew: later names are left out, and `finish` throws
+/// std::length_error with the first of them.
 class csv_logger : public observer {
 public:
   /// Throws user_error (bad_configuration) if `path` cannot be written or is not such a file.
   explicit csv_logger(std::string path);
   ~csv_logger() override;
   void on(const observation& what) override;
+  void finish(std::uint64_t dropped) override;
 
 private:
   void widen(const metrics& logged);
 
   std::string path_;
   std::vector<std::string> columns_;
-  std::vector<std::string> newest_;  // rows of the newest step in the file that was opened
+  std::set<std::string, std::less<>> known_;  // the columns of metrics
+  std::string left_out_;                      // the first name without a column
+  std::vector<std::string> newest_;           // rows of the newest step in the file that was opened
   std::unique_ptr<line_file> file_;
 };
 

@@ -4,6 +4,8 @@
 #include "tests/support/temporary_folder.hpp"
 #include "troupe/failure.hpp"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 
 #include "tests/support/catch.hpp"
@@ -120,13 +122,26 @@ TEST_CASE("a line truncated by a crash is dropped", "[csv]") {
   CHECK_FALSE(std::filesystem::exists((folder.path() / "absent.csv").string()));
 }
 
-TEST_CASE("too many columns end the logger before the file grows without bound", "[csv]") {
+TEST_CASE("more names than columns: the others are written, and the end names the first", "[csv]") {
   const temporary_folder folder;
-  csv_logger log{(folder.path() / "metrics.csv").string()};
+  const auto path = (folder.path() / "metrics.csv").string();
+  csv_logger log{path};
   metrics many;
-  for (int i = 0; i < 510; ++i) many["m" + std::to_string(i)] = i;
+  for (int i = 0; i < 2045; ++i) many[fmt::format("m{:04}", i)] = i;
   log.on(at(0, many));
-  CHECK_THROWS_AS(log.on(at(1, {{"one_more", 1}})), std::length_error);
+  log.on(at(1, {{"z1", 1}, {"z2", 2}, {"m0000", 3}}));
+  log.on(at(2, {{"z2", 2}}));
+  log.on(at(3, {{"m2044", 4}, {"z3", 3}}));
+  const auto read = parse_metrics(read_text_file(path));
+  CHECK(read.damaged == 0);
+  REQUIRE(read.series.size() == 2046);
+  CHECK(read.series[0].step == std::vector<std::int64_t>{0, 1});
+  CHECK(read.series[2044].step == std::vector<std::int64_t>{0, 3});
+  CHECK(read.series[2045].name == "z1");
+  CHECK_THROWS_WITH(log.finish(0), Catch::Contains("2048 columns") && Catch::Contains("so z2 and"));
+  csv_logger again{path};
+  again.on(at(4, {{"m0001", 1}}));
+  CHECK_NOTHROW(again.finish(0));
 }
 
 TEST_CASE("a file that is no metrics file is refused and left unchanged", "[csv]") {
