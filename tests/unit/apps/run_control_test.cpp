@@ -1,12 +1,17 @@
-// Goal: what is said of a fit and of the test after it stays within the bounds of a job_status.
+// Goal: what is said of a fit and of the test after it stays within the bounds of a job_status. A
+// request that can have no effect is refused.
 #include "apps/troupe/run_control.hpp"
+#include "tests/support/integer_learner.hpp"
+#include "troupe/session.hpp"
 
 #include <fmt/format.h>
+#include <boost/asio/system_executor.hpp>
 
 #include "tests/support/catch.hpp"
 
 using namespace troupe;
 using namespace troupe::program;
+using namespace troupe::testing;
 
 namespace {
 
@@ -47,4 +52,33 @@ TEST_CASE("a fit and its test with many metrics and failures: the newest stay", 
   REQUIRE(all.newest_failures.size() == 16);
   CHECK(all.newest_failures.front().what == "fit 3");
   CHECK(all.newest_failures.back().what == "test 2");
+}
+
+TEST_CASE("a request to scale between a fit and its test is refused", "[run_control]") {
+  session front{boost::asio::system_executor{}};
+  job_handle held;
+  integer_options on_threads;
+  on_threads.can_wait = true;
+  job fit;
+  fit.options.ranks = 2;
+  fit.options.batch_size = 2;
+  fit.options.max_epochs = 1;
+  fit.recipe = std::make_shared<integer_recipe>(on_threads);
+  REQUIRE(front.run(with_handle(std::move(fit), held)).ok());
+  request_rules rules;
+  rules.options.placement = placement_kind::processes;
+  rules.options.elastic.max_restarts = 1;
+  live_status live{rules.options, 0};
+  job_runner runner{local_ports(), [](int, int) {}};
+  std::string noted;
+  const auto answer = [&] {
+    return answer_request(R"({"command":"scale","ranks":1})", runner, live, rules,
+                          [&](const std::string& note) { noted = note; });
+  };
+  CHECK(answer() == R"({"ok":true})");  // before the fit is there
+  CHECK(noted == "asked to go on with 1 ranks");
+  noted.clear();
+  live.hold(held);
+  CHECK_THAT(answer(), Catch::Contains("cannot go on with 1 ranks: the fit has ended"));
+  CHECK(noted.empty());
 }
