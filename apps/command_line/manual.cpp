@@ -89,8 +89,9 @@ void add_pages(std::vector<manual_page>& pages, const std::string& path, const c
   for (const auto& below : of.commands)
     others += fmt::format("{}.BR {} (1)", others.empty() ? "" : " ,\n",
                           roff(hyphened(path + " " + below.name)));
-  if (others.empty()) others = fmt::format(".BR {} (1)", roff(top));
-  pages.push_back({hyphened(path) + ".1", fmt::format("{}.SH SEE ALSO\n{}\n", text, others)});
+  if (others.empty() && path != top) others = fmt::format(".BR {} (1)", roff(top));
+  if (!others.empty()) text += fmt::format(".SH SEE ALSO\n{}\n", others);
+  pages.push_back({hyphened(path) + ".1", text});
   for (const auto& below : of.commands)
     add_pages(pages, path + " " + below.name, below, version, {}, top);
 }

@@ -30,6 +30,21 @@ using troupe::errc;
 using troupe::user_error;
 using namespace troupe::program;
 
+constexpr const char* notes =
+    R"(Examples:
+  troupe_service --folder jobs --jobs 2
+  troupe_service --address 0.0.0.0 --token-file token --certificate cert.pem --key key.pem
+  curl -H 'Content-Type: application/json' -d '{"name": "first"}' localhost:8080/v1/jobs
+  curl -N localhost:8080/v1/jobs/first/events
+  curl -H 'Content-Type: application/json' -d '{}' localhost:8080/v1/jobs/first/stop
+
+A browser shows the live page at http://localhost:8080/. Jobs, their checkpoints and their events
+are in DIR/jobs; a service that starts there again goes on with the jobs that ran. An address that
+other hosts can reach needs a token, which clients send as "Authorization: Bearer TOKEN". SIGINT
+and SIGTERM stop all jobs with checkpoints, and then end the service; a second signal ends the jobs
+at once. Exit codes: 0 stopped by a signal, 2 bad usage, 3 bad configuration, a folder in use or a
+port that is taken.)";
+
 struct flags {
   std::string folder = "service";
   std::string address = "127.0.0.1";
@@ -37,6 +52,7 @@ struct flags {
   std::string token_file;
   tls_files tls;
   std::int64_t jobs = 4;
+  bool manual = false;
 };
 
 // A credential of systemd is for this service alone. Its mode may show a group's right to read it,
@@ -145,14 +161,14 @@ void run(const flags& all) {
   server.reset();
 }
 
-// Returns the text for --help or --version.
+// Returns the text for --help, --version or --manual.
 std::optional<std::string> read(flags& all, std::vector<std::string> arguments) {
   command_line line{{.name = "troupe_service",
                      .about = "Trains jobs that clients start over HTTP.",
-                     .footer = "",
+                     .footer = notes,
                      .version = "troupe_service " TROUPE_VERSION}};
   const auto top = line.top();
-  top.add("--folder", all.folder, "the jobs' folder (service)").type_name("DIR");
+  top.add("--folder", all.folder, "the folder of the jobs (service)").type_name("DIR");
   top.add("--address", all.address, "the address to listen on (127.0.0.1)").type_name("IP");
   top.add("--port", all.port, "the port; 0: any that is free (8080)").type_name("N");
   top.add("--token-file", all.token_file, "the file with the token that clients send")
@@ -164,7 +180,9 @@ std::optional<std::string> read(flags& all, std::vector<std::string> arguments) 
   certificate.needs(key);
   key.needs(certificate);
   top.add("--jobs", all.jobs, "jobs that run at a time (4)").type_name("N");
+  top.add_flag("--manual", all.manual, "print the manual page, for man");
   auto asked_for = line.read(std::move(arguments));
+  if (all.manual && !asked_for) return line.manual().front().text;
   check_range("--port", all.port, 0, 65535);
   check_range("--jobs", all.jobs, 1, 1000);
   return asked_for;

@@ -14,6 +14,7 @@ import subprocess
 import time
 
 from troupe_program import PROGRAM, check, check_code, check_equal, check_in, fail, main, troupe
+from troupe_service import SERVICE
 
 # Typed line, and what is offered for its last word: all of `exact`, or at least `some` and none of `never`.
 CASES = [
@@ -275,6 +276,28 @@ def story_a_shell_without_a_script_is_refused(_folder):
     check_in("bash, zsh, fish", ended.err)
 
 
+def check_man_reads(page, folder):
+    if installed("mandoc"):
+        check_equal(said_by(["mandoc", "-T", "lint", "-W", "error", page], folder), [])
+    if installed("man"):
+        shown = said_by(["man", "--warnings=all", "-E", "UTF-8", "-P", "cat", page], folder)
+        check_in("NAME", "\n".join(shown))
+
+
+def story_man_reads_the_page_of_the_service(folder):
+    said = [subprocess.run([SERVICE, flag], capture_output=True, text=True, check=True).stdout
+            for flag in ("--manual", "--help")]
+    page = os.path.join(folder, "troupe_service.1")
+    with open(page, "w", encoding="utf-8") as f:
+        f.write(said[0])
+    check_in(".TH TROUPE_SERVICE 1", said[0])
+    for text in (said[0].replace("\\-", "-"), said[1]):
+        for part in ("--token-file", "--jobs", "--manual", "/v1/jobs/first/stop", "Exit codes: 0 stopped by a signal"):
+            check_in(part, text)
+    check("SEE ALSO" not in said[0], "the only page names itself")
+    check_man_reads(page, folder)
+
+
 def story_man_reads_the_page_of_each_command(folder):
     pages = os.path.join(folder, "man1")
     check_code(troupe("manual", "--output", pages), 0)
@@ -291,11 +314,7 @@ def story_man_reads_the_page_of_each_command(folder):
         check_equal("-".join(["troupe", *words]) + ".1", name)
         for flag in flags_of(tuple(words)):
             check_in(flag.replace("-", "\\-"), text, name)
-        if installed("mandoc"):
-            check_equal(said_by(["mandoc", "-T", "lint", "-W", "error", os.path.join(pages, name)], folder), [])
-        if installed("man"):
-            shown = said_by(["man", "--warnings=all", "-E", "UTF-8", "-P", "cat", os.path.join(pages, name)], folder)
-            check_in("NAME", "\n".join(shown))
+        check_man_reads(os.path.join(pages, name), folder)
     check_in(os.path.join(pages, "troupe.1"), check_code(troupe("manual", "--output", pages), 3).err)
     check_code(troupe("manual", "--output", pages, "--force"), 0)
 

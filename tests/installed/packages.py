@@ -49,7 +49,8 @@ troupe fit --run-dir run --data synthetic --set data.samples=256 --set data.eval
   --max-steps 6 --progress never --placement processes
 grep -o '"status":"finished"' run/result.json
 troupe_service --help | grep -q -- --token-file
-test -s /usr/share/man/man1/troupe-fit.1 -a -s /usr/share/bash-completion/completions/troupe
+test -s /usr/share/man/man1/troupe-fit.1 -a -s /usr/share/man/man1/troupe_service.1
+test -s /usr/share/bash-completion/completions/troupe
 ! command -v systemd-analyze >/dev/null || systemd-analyze verify /lib/systemd/system/troupe.service
 troupe init own
 cmake -G Ninja -S own -B tree -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-Og >/dev/null

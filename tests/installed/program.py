@@ -20,7 +20,8 @@ def main():
         run("cmake", "--install", build, "--prefix", folder, "--component", "program")
         share = os.path.join(folder, "share")
         for path in ("bash-completion/completions/troupe", "zsh/vendor-completions/_troupe",
-                     "fish/vendor_completions.d/troupe.fish", "man/man1/troupe.1", "man/man1/troupe-fit.1"):
+                     "fish/vendor_completions.d/troupe.fish", "man/man1/troupe.1", "man/man1/troupe-fit.1",
+                     "man/man1/troupe_service.1"):
             assert os.path.getsize(os.path.join(share, path)) > 0, path
         run("bash", "-c", f"source {share}/bash-completion/completions/troupe && complete -p troupe")
         if shutil.which("man"):
