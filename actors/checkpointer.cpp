@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -121,7 +122,8 @@ struct checkpointer_state {
   std::uint64_t generation = 0;       // of the newest snapshot
   std::vector<checkpoint_file> open;  // the files of the one being written
   std::uint64_t open_ticket = 0;
-  std::string retiring;  // the folder that the policy does not keep, on its way out
+  std::string retiring;          // the folder that the policy does not keep, on its way out
+  std::set<std::string> listed;  // names in the run's folder of checkpoints, at the start
   std::weak_ptr<awaited_operation> waiting;  // the newest one
   std::shared_ptr<const void> claim;         // on the folder
 
@@ -134,6 +136,7 @@ struct checkpointer_state {
   void feed(const checkpointing::event& e);
   void report(checkpoint_report what);
   storage_op port_operation(const checkpointing::operation& what) const;
+  std::string swept_by(const checkpointing::operation& what) const;
 
   void carry_out(const checkpointing::open& a);
   void carry_out(const checkpointing::drop& a);
@@ -188,12 +191,26 @@ storage_op checkpointer_state::port_operation(const checkpointing::operation& wh
       what);
 }
 
+// A leftover `.step-N.tmp` of an earlier job is what a crash left of `step-N`. Empty: of none, or
+// of one that is there again.
+std::string checkpointer_state::swept_by(const checkpointing::operation& what) const {
+  const auto* removes = std::get_if<storage_ops::remove>(&what);
+  if (!removes) return {};
+  const std::filesystem::path hidden{removes->path};
+  auto name = hidden.stem().string();
+  name.erase(0, 1);
+  if (step_of_checkpoint_folder(name) < 0 || listed.contains(name)) return {};
+  return (hidden.parent_path() / name).string();
+}
+
 void checkpointer_state::carry_out(const checkpointing::store& a) {
   const bool retires = machine->phase() == checkpointing::phase::retiring;
   if (const auto* renames = std::get_if<storage_ops::rename>(&a.what); renames && retires)
     retiring = renames->from;
   std::function<std::string()> then;
-  if (retires && std::holds_alternative<storage_ops::remove>(a.what))
+  if (machine->phase() == checkpointing::phase::sweeping) retiring = swept_by(a.what);
+  const bool sweeps = machine->phase() == checkpointing::phase::sweeping && !retiring.empty();
+  if ((retires || sweeps) && std::holds_alternative<storage_ops::remove>(a.what))
     then = [io = io, folder = retiring] { return remove_in_format(*io, folder); };
   auto op = port_operation(a.what);
   auto now = std::make_shared<awaited_operation>(a.number, storage_path(op),
@@ -212,6 +229,7 @@ void checkpointer_state::answered(const storage_answered& m) {
   e.text = m.what->text;
   e.missing = m.what->error == std::errc::no_such_file_or_directory;
   e.names = m.what->names;
+  if (machine->phase() == checkpointing::phase::listing) listed = {e.names.begin(), e.names.end()};
   if (m.what->bytes) {
     try {
       const auto monitor = monitored_by(policy.monitor, io->facts(*m.what->bytes, "manifest").loop);

@@ -195,6 +195,35 @@ TEST_CASE("checkpoints that the policy does not keep: the recipe's format remove
                Catch::Contains("the checkpoint IO has not removed it: the archive is closed"));
 }
 
+TEST_CASE("leftovers of a crash: the recipe's format removes its own", "[session]") {
+  const temporary_folder folder;
+  session s{boost::asio::system_executor{}};
+  const auto format = std::make_shared<own_format>();
+  auto options = on_threads();
+  options.load = [format](const std::string& path) { return format->read(path); };
+  auto what = saving_job(folder.path() / "run");
+  what.recipe = std::make_shared<own_recipe>(options, format);
+  const auto first = s.run(what);
+  REQUIRE(first.ok());
+  const auto checkpoints = folder.path() / "run" / "checkpoints";
+  const auto whole = checkpoint_folder_name(first.loop.steps);
+  // One is of a checkpoint that was written again, one is no checkpoint's.
+  for (const auto* left : {".step-00000001.tmp", ".step-x.tmp"})
+    std::filesystem::create_directories(checkpoints / left);
+  std::filesystem::create_directories(checkpoints / ("." + whole + ".tmp"));
+  format->fails = GENERATE(false, true);
+  what.resume = first.last_checkpoint;
+  const auto second = s.run(what);
+  REQUIRE(second.ok());
+  CHECK(format->removed == std::vector<std::string>{checkpoint_folder_name(1)});
+  CHECK(std::filesystem::exists(checkpoints / whole));
+  for (const auto& one : std::filesystem::directory_iterator{checkpoints})
+    CHECK_THAT(one.path().filename().string(), !Catch::StartsWith(".step"));
+  REQUIRE(second.late.size() == (format->fails ? 1 : 0));
+  if (format->fails)
+    CHECK_THAT(second.late[0].what, Catch::Contains("the checkpoint IO has not removed it"));
+}
+
 TEST_CASE("a format that is slow to remove its own: the ranks train on meanwhile", "[session]") {
   const temporary_folder folder;
   session s{boost::asio::system_executor{}, local_ports(), {.threads = 1}};
