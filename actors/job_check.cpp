@@ -102,6 +102,18 @@ bool lies_in(const fs::path& inner, const fs::path& outer) {
          below(fs::weakly_canonical(inner, ignored), fs::weakly_canonical(outer, ignored));
 }
 
+// The checkpointer knows the run's own checkpoints by their names below `run`, without links.
+std::string spelled_in(const std::string& run, const std::string& path) {
+  const auto folder = fs::path{run} / checkpoints_folder;
+  std::error_code ignored;
+  const auto real =
+      fs::weakly_canonical(without_slash(fs::absolute(path, ignored).string()), ignored);
+  const bool own =
+      step_of_checkpoint_folder(real.filename().string()) >= 0 &&
+      real.parent_path() == fs::weakly_canonical(fs::absolute(folder, ignored), ignored);
+  return own ? (folder / real.filename()).string() : path;
+}
+
 // A fit that goes on from elsewhere would remove the checkpoints of the run in its folder.
 void refuse_foreign_checkpoint(const job& what, const checkpoint_io& io) {
   if (lies_in(*what.resume, what.run_folder)) return;
@@ -160,10 +172,9 @@ job with_checkpoint_found(job what, const ports& world) {
         "set checkpoint.enabled to false");
   if (what.resume) what.resume = checkpoint_meant(what, *io);
   if (!writes_checkpoints(what)) return what;
-  if (what.resume)
-    refuse_foreign_checkpoint(what, *io);
-  else
-    refuse_other_run(what, *io);
+  if (!what.resume) return refuse_other_run(what, *io), what;
+  refuse_foreign_checkpoint(what, *io);
+  what.resume = spelled_in(what.run_folder, *what.resume);
   return what;
 }
 

@@ -212,6 +212,29 @@ TEST_CASE("a resume into a folder with checkpoints of another run is refused", "
   CHECK(at(what).ok());
 }
 
+TEST_CASE("a resume through a link, or by a relative path: old checkpoints are not kept",
+          "[resume]") {
+  resume_place at;
+  auto first = at.fit(2);
+  REQUIRE(at(first).ok());
+  const auto link = at.run() + ".link";
+  fs::create_directory_symlink(at.run(), link);
+  fs::create_directory_symlink(at.checkpoint(12), link + "/step.link");
+  const std::vector<std::string> names{
+      link + "/checkpoints/" + checkpoint_folder_name(12), fs::relative(at.checkpoint(12)).string(),
+      at.run() + "/./checkpoints/" + checkpoint_folder_name(12), link + "/step.link"};
+  const auto& name = names[static_cast<std::size_t>(GENERATE(0, 1, 2, 3))];
+  CAPTURE(name);
+  auto second = at.fit(3, name);
+  second.options.checkpoint.keep_last = 1;
+  second.options.checkpoint.keep_best = 0;
+  const auto ended = at(second);
+  REQUIRE(ended.ok());
+  CHECK(ended.last_checkpoint == at.checkpoint(18));
+  CHECK_FALSE(fs::exists(at.checkpoint(6)));
+  CHECK_FALSE(fs::exists(at.checkpoint(12)));
+}
+
 TEST_CASE("two jobs of a session do not write checkpoints into one folder", "[resume]") {
   resume_place at;
   boost::asio::io_context loop;
