@@ -19,7 +19,7 @@ struct submission {
 
 /// Operations of a (sub)group that a rank may have in flight. Training has the buckets of one step.
 inline constexpr std::uint64_t operations_max = 4096;
-/// Throws internal_error if `in_flight` operations are as many as there may be.
+/// Throws user_error (bad_usage) if `in_flight` operations are as many as there may be.
 void check_in_flight(const collective_call& next, std::uint64_t in_flight);
 
 /// `generation 3 of job 1`.

@@ -73,8 +73,11 @@ void steps::begin() {
 work_ptr steps::add(body what, std::string text) {
   const std::lock_guard hold{mutex_};
   if (tasks_.size() == tasks_max)
-    throw internal_error(
-        fmt::format("{}: {} operations in flight already, the most there may be", text, tasks_max));
+    throw user_error(
+        errc::bad_usage,
+        fmt::format("{}: {} operations in flight already, the most there may be: wait for some of "
+                    "them first; if they are buckets of gradients, raise bucket_cap_mb",
+                    text, tasks_max));
   auto added = std::make_shared<task>();
   added->what = std::move(what);
   added->text = std::move(text);

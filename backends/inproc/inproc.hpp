@@ -23,7 +23,7 @@ struct inproc_options {
 ///   group is forgotten with its last handle.
 /// - Operations of a (sub)group run one after the other, in order; the last rank to submit does the
 ///   work that no waiter takes from it, before its submission returns. At most 4096 operations of a
-///   (sub)group may be in flight (internal_error beyond).
+///   (sub)group may be in flight (user_error beyond).
 /// - A (sub)group's ranks are ascending, each once. A list of the whole world is the same as an
 ///   empty list.
 /// - A submission that is refused (std::invalid_argument) is none: the rank may submit another.

@@ -27,7 +27,7 @@ public:
 
   // Called by lanes, which do not hold the engine's lock.
 
-  /// Throws internal_error when too many are in flight. Nothing is done before the next pump.
+  /// Throws user_error when too many are in flight. Nothing is done before the next pump.
   std::shared_ptr<task> submit(const std::vector<std::int32_t>& members, submission what,
                                std::chrono::nanoseconds deadline);
   /// Ends the operation if its group has ended.

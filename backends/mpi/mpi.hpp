@@ -33,7 +33,7 @@ class engine;
 ///   bytes) and have the canonical bits. They are made for small tensors.
 /// - `open` returns at once; MPI starts in the background. A generation's world must be all of
 ///   mpirun's ranks, and every process opens every generation, in the same order.
-/// - At most 4096 operations of a (sub)group may be in flight (internal_error beyond).
+/// - At most 4096 operations of a (sub)group may be in flight (user_error beyond).
 /// - The last owner's end waits up to ten seconds for the other ranks to close their groups and
 ///   then finalises MPI, which waits for all processes; where they do not, it leaves MPI as it is.
 class mpi_backend final : public communicator_backend {

@@ -18,7 +18,7 @@ public:
   communicator& control() { return *control_; }
   int device() const { return device_; }
 
-  /// For the owning lane only. Throws internal_error when too many are in flight.
+  /// For the owning lane only. Throws user_error when too many are in flight.
   std::shared_ptr<operation> submit(const std::vector<std::int32_t>& members, submission what,
                                     std::chrono::nanoseconds deadline);
   /// Ends the operation if its group has ended.

@@ -41,7 +41,7 @@ struct nccl_options {
 ///   tensors' for each (sub)group.
 /// - Abort: works end at once. One thread watches all groups and aborts NCCL's kernels; the group
 ///   is quiescent when they have ended. NCCL's asynchronous errors abort the group likewise.
-/// - At most 4096 operations of a group may be in flight (internal_error beyond).
+/// - At most 4096 operations of a group may be in flight (user_error beyond).
 class nccl_backend final : public communicator_backend {
 public:
   explicit nccl_backend(std::shared_ptr<communicator_backend> control, nccl_options options = {});

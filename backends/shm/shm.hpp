@@ -91,7 +91,7 @@ struct shm_options {
 ///   registered memory until `quiescent`; such memory is never given out again in its generation.
 /// - The memory of a generation goes back to the kernel when all its ranks have left or ended. The
 ///   file gets longer with each generation, but not larger: the rest of it is a hole.
-/// - At most 4096 operations of a (sub)group may be in flight (internal_error beyond).
+/// - At most 4096 operations of a (sub)group may be in flight (user_error beyond).
 /// - Destroying a handle while one of its operations has not ended, or while others wait for its
 ///   rank, aborts the group; afterwards an operation that needs the rank aborts the group.
 /// - `quiescent` of a group that was not aborted: nothing of this rank is in flight.

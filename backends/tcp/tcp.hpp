@@ -116,8 +116,8 @@ public:
 ///   asks an idle connection after 15 s and then each 5 s, and gives it up after 9 questions, a
 ///   minute in all; after about a quarter of an hour (net.ipv4.tcp_retries2) if something was on
 ///   its way there. A rank that is only stopped has no limit but the deadline.
-/// - Operations of a (sub)group run one after the other. At most 4096 of them may be in flight, and
-///   4096 (sub)groups in use (internal_error beyond). Labels have at most 1024 bytes.
+/// - Operations of a (sub)group run one by one. At most 4096 of them may be in flight (user_error
+///   beyond), and 4096 (sub)groups in use (internal_error beyond). Labels have 1024 bytes at most.
 /// - Besides the ranks' own memory an operation needs 1 MiB per peer, whatever its size, and a
 ///   connection 64 KiB.
 /// - An abort reaches the peers as fast as the network; one that races with completion may find an

@@ -148,7 +148,8 @@ class collective_mismatch : public std::runtime_error {
 ///   operation of one rank belongs to the n-th of the others; a fingerprint (operation, dtype,
 ///   count, reduction, root, label) is compared before anything is written.
 /// - Threads: only the owning lane submits; `abort`, `aborted`, `quiescent` and `waiting` may be
-///   called by any thread. At most 4,096 operations of a rank may be in progress.
+///   called by any thread. At most 4,096 operations of a rank may be in progress: one more is
+///   refused with user_error (bad_usage). Wait for some of them first.
 /// - Progress: an operation completes without a rank that waits for it; a waiting rank helps.
 /// - Cancellation: `abort` ends all operations of the group, on all ranks.
 /// - Bits: reductions follow the canonical tree over ranks (split at the largest power of two below

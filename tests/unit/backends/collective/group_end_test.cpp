@@ -87,7 +87,10 @@ TEST_CASE("a time-out ends its operation for the ranks that waited, not for the 
 
 TEST_CASE("4095 operations in flight leave room for one more, 4096 do not", "[collective]") {
   CHECK_NOTHROW(check_in_flight(named("x"), operations_max - 1));
-  CHECK_THROWS_AS(check_in_flight(named("x"), operations_max), internal_error);
+  CHECK_THROWS_MATCHES(check_in_flight(named("x"), operations_max), user_error,
+                       Catch::Message("barrier \"x\": 4096 operations in flight already, the most "
+                                      "there may be: wait for some of them first; if they are "
+                                      "buckets of gradients, raise bucket_cap_mb"));
 }
 
 TEST_CASE("a rank outside of its world is refused with the generation's name", "[collective]") {
