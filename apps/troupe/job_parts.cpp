@@ -369,13 +369,10 @@ bool shows_live(const settings& s, const context& around) {
 std::vector<observer_factory> progress_of(const settings& s, const context& around) {
   if (s.text("progress") == "never" || around.screen.quiet()) return {};
   const auto& terminal = around.screen.facts();
-  progress_line::style how;
+  auto how = progress_line::style::of(options_of(s));
   how.live = shows_live(s, around);
   how.columns = terminal.columns;
   if (terminal.live) how.rows = terminal.rows;  // lines of ranks are drawn anew below each other
-  how.epochs = s.integer("fast_dev_run") > 0 ? 1 : s.integer("max_epochs");
-  how.max_steps = s.find<std::int64_t>("max_steps");
-  if (s.is_set("max_time")) how.max_time = read_duration("max_time", s.text("max_time"));
   auto* screen = &around.screen;
   return {[how, screen] {
     return std::make_unique<progress_line>(

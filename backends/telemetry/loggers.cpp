@@ -102,10 +102,7 @@ observer_factory log_events(std::string path) {
 }
 
 observer_factory show_progress(const trainer_options& options, std::ostream& to, int terminal) {
-  progress_line::style how;
-  how.epochs = options.fast_dev_run > 0 ? 1 : options.max_epochs;
-  how.max_steps = options.max_steps;
-  how.max_time = options.max_time;
+  auto how = progress_line::style::of(options);
   if (terminal >= 0 && ::isatty(terminal) == 1) {
     how.live = true;
     how.columns = [terminal] { return size_of_terminal(terminal).columns; };

@@ -72,6 +72,14 @@ double progress_line::seconds_between(const mark& first, const mark& last) {
   return std::chrono::duration<double>(last.when - first.when).count();
 }
 
+progress_line::style progress_line::style::of(const trainer_options& options) {
+  style how;
+  how.epochs = options.fast_dev_run > 0 ? 1 : options.max_epochs;
+  how.max_steps = options.max_steps;
+  how.max_time = options.max_time;
+  return how;
+}
+
 progress_line::progress_line(style how, clock now, writer write)
     : how_(how), now_(std::move(now)), write_(std::move(write)) {}
 

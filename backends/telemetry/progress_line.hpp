@@ -3,6 +3,7 @@
 
 #include "backends/telemetry/rank_figures.hpp"
 #include "troupe/observer.hpp"
+#include "troupe/options.hpp"
 
 #include <chrono>
 #include <functional>
@@ -20,6 +21,8 @@ namespace troupe {
 class progress_line : public observer {
 public:
   struct style {
+    /// The limits of a fit with these options.
+    static style of(const trainer_options& options);
     bool live = false;
     /// How wide the terminal is now; the live line leaves out what has no room.
     std::function<std::size_t()> columns = [] { return std::size_t{80}; };

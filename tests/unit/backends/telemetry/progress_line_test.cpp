@@ -151,6 +151,18 @@ TEST_CASE("the time left is that to the sooner limit", "[progress]") {
   CHECK(shown(1, 4000) == "ETA 1:29\n");
 }
 
+TEST_CASE("the limits that an ETA counts to are those of the fit's options", "[progress]") {
+  const auto limits = progress_line::style::of({.max_epochs = 7, .max_steps = 40, .max_time = 60s});
+  CHECK(limits.epochs == 7);
+  CHECK(limits.max_steps == 40);
+  CHECK(limits.max_time == 60s);
+  const auto none = progress_line::style::of({.max_epochs = -1});
+  CHECK(none.epochs == -1);
+  CHECK_FALSE(none.max_steps);
+  CHECK_FALSE(none.max_time);
+  CHECK(progress_line::style::of({.max_epochs = 7, .fast_dev_run = 2}).epochs == 1);
+}
+
 TEST_CASE("a limit of time counts from the first step of training, also after a restart",
           "[progress]") {
   screen s{{.live = false, .epochs = -1, .max_time = 60s}};
