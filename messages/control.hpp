@@ -207,18 +207,20 @@ struct checkpoint_report {
   bool fatal = false;  ///< no checkpoint can be written at all: the supervisor ends the job
   loop_state loop;     ///< of the one that was written
 };
-/// Supervisor to checkpointer and observers: finish what is pending, answer `flushed` and end. Late
-/// or lost: the supervisor's deadline passes, and the outcome names the actor.
+/// Supervisor to checkpointer and observers: finish what is pending and end. The checkpointer
+/// answers `flushed` before; of an observer the supervisor sees only the end. Late or lost: the
+/// supervisor's deadline passes, and the outcome names the actor.
 struct flush {};
-/// Checkpointer to supervisor, its last message: nothing is pending any more. `lost`: the last
-/// checkpoint of the run was not written, for the reason in the newest checkpoint_report, and the
-/// job fails with it. Late or lost: as flush.
-/// Observer to supervisor, at any time: it has thrown, for the reason in `late`, and receives
-/// nothing more.
+/// Two messages. From the checkpointer to the supervisor, its last one: nothing is pending now.
+/// `lost`: the last checkpoint of the run was not written, for the reason in the newest
+/// checkpoint_report, and the job fails with it. Late or lost: as flush.
+/// From an observer to the supervisor, at any time, also long before a flush: it has thrown for the
+/// reason in `late`, and gets no more observations. Its actor lives on until the flush. Late or
+/// lost: the outcome does not have the reason.
 struct flushed {
-  std::string who;
-  std::vector<failure> late;
-  bool lost = false;
+  std::string who;            ///< `checkpointer` or `observer`
+  std::vector<failure> late;  ///< of an observer
+  bool lost = false;          ///< of the checkpointer
 };
 // --- from ports, and to the actor itself ---------------------------------------------------------
 // These stay inside a process and are lost only with their receiver.
