@@ -130,7 +130,8 @@ void rank_state::open_lane() {
                           .purpose = setup.what->purpose,
                           .initial = setup.what->initial,
                           .now = setup.world.now,
-                          .checkpoints = setup.world.checkpoints};
+                          .checkpoints = setup.world.checkpoints,
+                          .saves = setup.plan.rank == 0 && setup.checkpointer};
   // Each injected fault happens once, in the first learner of a rank.
   if (machine->mine().generation > generation_id{1}) context.options.faults.clear();
   lane_sink sink;

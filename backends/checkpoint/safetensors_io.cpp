@@ -1,6 +1,7 @@
 #include "backends/checkpoint/safetensors_io.hpp"
 
 #include "backends/checkpoint/run_checkpoints.hpp"
+#include "backends/checkpoint/safetensors_header.hpp"
 
 namespace troupe {
 
@@ -13,6 +14,9 @@ public:
 
   std::vector<checkpoint_file> encode(const snapshot& what) const override {
     return encode_checkpoint(what, versions_);
+  }
+  std::string obstacle(const std::string& dtype) const override {
+    return safetensors_element_size(dtype) == 0 ? "safetensors files have no such type" : "";
   }
   std::string commit_file() const override { return std::string{manifest_name}; }
   checkpoint_facts facts(std::span<const std::byte> commit,

@@ -4,6 +4,8 @@
 
 #include "backends/checkpoint/digest.hpp"
 #include "backends/torch/learner_json.hpp"
+#include "backends/torch/module_state.hpp"
+#include "backends/torch/scalar_types.hpp"
 #include "backends/torch/torch_learner.hpp"
 
 namespace troupe {
@@ -133,6 +135,22 @@ void torch_learner::save_point(const loop_state& loop) {
                            metric_accumulator::joined(epochs));
   optimizer_states_.clear();
   outcome_->snapshot = strategy_->save_checkpoint(std::move(taken), {}, {});
+}
+
+// The first checkpoint may come after hours.
+void torch_learner::refuse_unsaved() const {
+  if (!about_.saves || !about_.checkpoints) return;
+  for (const auto& [name, tensor] : state_tensors(*module_)) {
+    const auto* type = find_scalar_type(tensor.scalar_type());
+    const auto why = type ? about_.checkpoints->obstacle(std::string{type->name})
+                          : std::string{"it has no name outside of LibTorch"};
+    if (why.empty()) continue;
+    throw user_error(
+        errc::checkpoint,
+        fmt::format("the module's tensor \"{}\" is of {}, which checkpoints cannot hold: {}. Give "
+                    "it another type, or train without checkpoints",
+                    name, c10::toString(tensor.scalar_type()), why));
+  }
 }
 
 void torch_learner::handle(const hooks::save_checkpoint& h) {

@@ -29,12 +29,6 @@ void collect(const torch::nn::Module& module, const std::string& prefix, named_t
     collect(*child.value(), prefix + child.key() + ".", all);
 }
 
-named_tensors state_tensors(const torch::nn::Module& module) {
-  named_tensors all;
-  collect(module, {}, all);
-  return all;
-}
-
 /// `missing a, b (and 3 more); `, or nothing.
 std::string enumerate(std::string_view what, const std::vector<std::string>& names) {
   if (names.empty()) return {};
@@ -47,6 +41,12 @@ std::string enumerate(std::string_view what, const std::vector<std::string>& nam
 std::string text_of(at::IntArrayRef shape) { return fmt::format("({})", fmt::join(shape, ", ")); }
 
 }  // namespace
+
+std::vector<std::pair<std::string, at::Tensor>> state_tensors(const torch::nn::Module& module) {
+  named_tensors all;
+  collect(module, {}, all);
+  return all;
+}
 
 std::vector<tensor_blob> state_of(const torch::nn::Module& module) {
   std::vector<tensor_blob> blobs;

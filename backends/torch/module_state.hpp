@@ -1,7 +1,10 @@
 // Converts a module's state to blobs and back.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troupe/value.hpp"
@@ -12,6 +15,8 @@ class Module;
 
 namespace troupe {
 
+/// Parameters and buffers, as state_of orders and names them. Not copied.
+std::vector<std::pair<std::string, at::Tensor>> state_tensors(const torch::nn::Module& module);
 /// Copies of parameters and buffers under dotted names, in the order of a PyTorch state_dict: each
 /// module's own parameters, its buffers, then its children. A tensor with two names appears under
 /// both.

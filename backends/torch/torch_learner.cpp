@@ -101,7 +101,8 @@ torch_learner::torch_learner(const learner_context& about, module_factory model,
   if (plugins.environment) parts.environment = plugins.environment(about_);
   parts.precision = precision_;
   parts.place = place_;
-  parts.files = plugins.checkpoints ? plugins.checkpoints : about_.checkpoints;
+  if (plugins.checkpoints) about_.checkpoints = plugins.checkpoints;
+  parts.files = about_.checkpoints;
   parts.moves = plugins.moves;
   strategy_ = make_strategy(plugins.strategies, about_.options.strategy.name, std::move(parts));
 }
@@ -366,6 +367,7 @@ void torch_learner::set_up_precision() {
 }
 
 void torch_learner::handle(const hooks::on_fit_start&) {
+  refuse_unsaved();
   notify(&callback::on_fit_start, &troupe::module::on_fit_start, &strategy::on_fit_start);
 }
 // A fit that was resumed at its end has no on_train_end. It reports what the checkpoint has of its

@@ -260,6 +260,7 @@ private:
                                         const metric_accumulator& steps,
                                         const metric_accumulator& epochs);
   void save_point(const loop_state& loop);
+  void refuse_unsaved() const;
   void take_weights(const snapshot& from);
   void take_initial(const snapshot& from);
   void take_loaded_weights();

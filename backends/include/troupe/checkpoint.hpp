@@ -63,6 +63,12 @@ public:
   /// The files of a checkpoint. The last one is its commit point: it is written after all others,
   /// and a folder without it is no checkpoint. Reads every byte once (for hashes), copies none.
   virtual std::vector<checkpoint_file> encode(const snapshot& what) const = 0;
+  /// Why the format cannot hold tensors of a type (tensor_blob::dtype), for people; empty: it can.
+  /// A fit that writes checkpoints asks for each type of its module, before its first step.
+  virtual std::string obstacle(const std::string& dtype) const {
+    (void)dtype;
+    return {};
+  }
   /// Name of that last file, which has at most `commit_file_limit` bytes.
   virtual std::string commit_file() const = 0;
   /// The contents of that file, from its bytes; `origin` is its path, for errors.

@@ -55,6 +55,8 @@ struct learner_context {
   const std::atomic<attention>* attention_word = nullptr;
   /// How checkpoints are read, unless the recipe has a format of its own; null: the learner's own.
   std::shared_ptr<const checkpoint_io> checkpoints = nullptr;
+  /// The job writes the snapshots of this rank, which is rank 0, as checkpoints.
+  bool saves = false;
 };
 
 /// One rank's replica: created, called and destroyed by one thread, in the rank's lane. What a

@@ -3,12 +3,15 @@
 // compares scales and weights with Python's.)
 #include <ATen/autocast_mode.h>
 
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tests/support/one_checkpoint.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
+#include "troupe/trainer.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -459,4 +462,44 @@ TEST_CASE("arguments that a step returns reach the module's backward") {
   const auto data = std::make_shared<table_data>(32);
   CHECK(distance(trained<scaled_backward>(quick(2, 4, 4), data),
                  trained<tripled>(quick(2, 4, 4), data)) < 1e-6);
+}
+
+namespace {
+
+/// With a number that no gradient reaches.
+template <c10::ScalarType Type>
+struct phased : regression {
+  explicit phased(std::shared_ptr<std::atomic<int>> steps) : steps_(std::move(steps)) {}
+  step_output training_step(const batch& b, std::int64_t index) override {
+    ++*steps_;
+    return regression::training_step(b, index);
+  }
+  at::Tensor phase = register_buffer("phase", torch::zeros({2}, Type));
+
+private:
+  std::shared_ptr<std::atomic<int>> steps_;
+};
+
+}  // namespace
+
+TEST_CASE("a tensor of a type that checkpoints cannot hold: the fit is refused before its steps") {
+  const temporary_folder folder;
+  const auto steps = std::make_shared<std::atomic<int>>(0);
+  const data_ptr data = std::make_shared<table_data>(32);
+  const auto run_folder = [&](const char* name) { return (folder.path() / name).string(); };
+  trainer saving{quick(2, 4, 3), {.run_folder = run_folder("wide")}};
+  const auto refused = saving.fit<phased<c10::kComplexDouble>>(data, steps);
+  REQUIRE(refused.failed_with);
+  CHECK(refused.failed_with->record.code == errc::checkpoint);
+  CHECK(refused.failed_with->record.rank == 0);
+  CHECK_THAT(refused.failed_with->record.what,
+             Catch::Contains("tensor \"phase\" is of ComplexDouble") &&
+                 Catch::Contains("Give it another type, or train without checkpoints"));
+  CHECK(*steps == 0);
+  CHECK(trainer{quick(2, 4, 3)}.fit<phased<c10::kComplexDouble>>(data, steps).ok());
+  CHECK(*steps == 6);
+  trainer narrow{quick(2, 4, 3), {.run_folder = run_folder("narrow")}};
+  const auto saved = narrow.fit<phased<c10::kComplexFloat>>(data, steps);
+  CHECK(saved.ok());
+  CHECK_FALSE(saved.last_checkpoint.empty());
 }
