@@ -447,10 +447,11 @@ data_ptr csv_data(std::string path, std::string target = {});
 /// `targets` (N, ...). Targets that are no floating-point numbers become int64.
 data_ptr tensor_file_data(std::string path);
 /// Characters of a text, or of all texts in a folder (files without extension, or .txt) in the
-/// order of their names. A sample is a window of 64 characters, int64 (N, 64): newline is 0, blank
-/// to tilde are 1 to 95. A tab is a blank, one outside of ASCII "?", other control characters are
-/// left out. Its target has the character after each. The last 16 of each 160 windows are for
-/// validation, test and prediction. Read when first used. Throws user_error if there is no text.
+/// order of their names. Hidden files, whose names begin with a dot, are left out. A sample is a
+/// window of 64 characters, int64 (N, 64): newline is 0, blank to tilde are 1 to 95. A tab is a
+/// blank, one outside of ASCII "?", other control characters are left out. Its target has the
+/// character after each. The last 16 of each 160 windows are for validation, test and prediction.
+/// Read when first used. Throws user_error if there is no text.
 data_ptr text_data(std::string path);
 
 // Synthetic data for tests, benchmarks and first steps: of any shape, without files.
