@@ -110,8 +110,10 @@ std::int64_t cursor_of(const snapshot& from, const data_layout& layout,
   }
   if (cursor > layout.size)
     throw user_error(errc::checkpoint,
-                     fmt::format("{} has done {} samples of epoch {}, but this run has only {}: "
-                                 "give it the same data, or start a fresh run",
+                     fmt::format("{} has done {} samples of epoch {}, but an epoch of this run has "
+                                 "only {}: give it the same data and sampler; if it has drop_last, "
+                                 "which cuts the epoch, leave that out, or give the ranks and the "
+                                 "batch size that the checkpoint was made with",
                                  path, cursor, loop.epoch, layout.size));
   return cursor;
 }

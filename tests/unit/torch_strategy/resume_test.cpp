@@ -232,6 +232,19 @@ TEST_CASE("resume with another seed or data set or model or optimizer: the error
   CHECK_THAT(refusal(options, by_another, data), Catch::Contains("it is of adam, not of sgd"));
 }
 
+TEST_CASE("resume in mid-epoch with a drop_last that cuts it too short: the error names it") {
+  struct cut_data : table_data {
+    using table_data::table_data;
+    data_loading loading(stage, std::int32_t) override { return {.drop_last = true}; }
+  };
+  const auto half = stopped_after(5, one_epoch(2, 8), std::make_shared<table_data>(96));
+  const auto data = std::make_shared<cut_data>(96);
+  CHECK(refusal(one_epoch(2, 8), half, data).empty());
+  CHECK_THAT(refusal(one_epoch(1, 35), half, data),
+             Catch::Contains("80 samples of epoch 0, but an epoch of this run has only 70") &&
+                 Catch::Contains("if it has drop_last, which cuts the epoch, leave that out"));
+}
+
 namespace {
 
 /// A user's own checkpoint IO: keeps snapshots by name.
