@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "backends/checkpoint/safetensors.hpp"
@@ -137,10 +138,41 @@ std::size_t column_called(const std::string& name, const csv_table& read, const 
 
 using tensor_pair = std::pair<at::Tensor, at::Tensor>;
 
-/// Reads the files of one data module. The first one says which columns there are.
+/// Reads the files of one data module. The training says which columns there are: its file, or the
+/// state that a checkpoint has. Without either the first file does.
 class csv_reader {
 public:
   explicit csv_reader(std::string target) : target_(std::move(target)) {}
+
+  /// The columns and the target's name, as JSON text; empty before a file was read, and for names
+  /// that are not UTF-8.
+  const std::string& state() const { return state_; }
+
+  enum class known_columns : std::uint8_t { replaced, final };
+
+  /// Takes the columns of a checkpoint. Returns whether those of a file that was read before were
+  /// others; where they are `final`, they are refused.
+  bool load_state(const std::string& text, known_columns before) {
+    auto [columns, at] = columns_in(text);
+    if (!target_.empty() && target_ != columns[at])
+      throw user_error(errc::bad_configuration,
+                       fmt::format("the checkpoint learned the column \"{}\", and data.target is "
+                                   "\"{}\": leave data.target out, or give it the same",
+                                   columns[at], target_));
+    const bool changes = !columns_.empty() && (columns_ != columns || at_ != at);
+    if (changes && before == known_columns::final)
+      refuse_file(
+          first_,
+          fmt::format("its columns, {} with the target \"{}\", are not in the checkpoint's order, "
+                      "{} with the target \"{}\": give it these",
+                      fmt::join(columns_, ", "), columns_[at_], fmt::join(columns, ", "),
+                      columns[at]));
+    if (columns_.empty() || changes) first_ = "the checkpoint";
+    at_ = at;
+    columns_ = std::move(columns);
+    state_ = text;
+    return changes;
+  }
 
   /// Inputs and targets, both float. Columns are found by their names.
   tensor_pair operator()(const std::string& path) {
@@ -160,10 +192,35 @@ public:
   }
 
 private:
+  static std::pair<std::vector<std::string>, std::size_t> columns_in(const std::string& state) {
+    const auto refuse = [](std::string_view why) {
+      throw user_error(errc::checkpoint,
+                       fmt::format("the checkpoint does not say which columns its CSV file had "
+                                   "({}): take another checkpoint",
+                                   why));
+    };
+    std::vector<std::string> columns;
+    std::string target;
+    try {
+      const auto all = nlohmann::json::parse(state);
+      columns = all.at("columns").get<std::vector<std::string>>();
+      target = all.at("target").get<std::string>();
+    } catch (const nlohmann::json::exception& error) {
+      refuse(error.what());
+    }
+    const auto at = std::ranges::find(columns, target);
+    if (at == columns.end()) refuse("its target is none of them");
+    return {columns, static_cast<std::size_t>(at - columns.begin())};
+  }
+
   void begin_with(const csv_table& read, const std::string& path) {
     at_ = target_.empty() ? read.columns.size() - 1 : column_called(target_, read, path);
     columns_ = read.columns;
     first_ = path;
+    try {
+      state_ = nlohmann::json{{"columns", columns_}, {"target", columns_[at_]}}.dump();
+    } catch (const nlohmann::json::exception&) {
+    }
   }
 
   std::vector<std::size_t> order_of(const csv_table& read, const std::string& path) const {
@@ -181,7 +238,7 @@ private:
     return order;
   }
 
-  std::string target_, first_;
+  std::string target_, first_, state_;
   std::vector<std::string> columns_;
   std::size_t at_ = 0;  // the column of the targets
 };
@@ -217,11 +274,13 @@ tensor_pair read_pair(const std::string& path) {
 class file_data final : public data_module {
 public:
   using reader = std::function<tensor_pair(const std::string& path)>;
-  file_data(std::string kind, std::string ending, std::string path, reader read)
+  file_data(std::string kind, std::string ending, std::string path, reader read,
+            std::shared_ptr<csv_reader> table = nullptr)
       : kind_(std::move(kind)),
         ending_(std::move(ending)),
         path_(std::move(path)),
-        read_(std::move(read)) {}
+        read_(std::move(read)),
+        table_(std::move(table)) {}
 
   std::string name() const override { return kind_; }
   void prepare_data() override {
@@ -232,6 +291,17 @@ public:
     if (!fs::exists(path_, ignored)) refuse_file(path_, "there is no such file or folder");
   }
   void setup(troupe::stage purpose) override { purpose_ = purpose; }
+  std::string state() const override {
+    const std::lock_guard lock{guard_};
+    return table_ ? table_->state() : std::string{};
+  }
+  void load_state(const std::string& json) override {
+    using known = csv_reader::known_columns;
+    const std::lock_guard lock{guard_};
+    if (!table_ || !table_->load_state(json, trains() ? known::final : known::replaced)) return;
+    parts_.clear();  // they are read again, in the checkpoint's order
+    labels_.reset();
+  }
   dataset_ptr train() override { return open("train"); }
   std::vector<dataset_ptr> validation() override {
     return first_of("validation", "test", targets::read);
@@ -302,8 +372,9 @@ private:
 
   std::string kind_, ending_, path_;
   reader read_;
+  const std::shared_ptr<csv_reader> table_;  // null: no csv
   std::atomic<stage> purpose_ = stage::start;
-  std::mutex guard_;
+  mutable std::mutex guard_;
   std::optional<bool> labels_;
   std::map<std::string, dataset_ptr> parts_;
 };
@@ -311,7 +382,10 @@ private:
 }  // namespace
 
 data_ptr csv_data(std::string path, std::string target) {
-  return std::make_shared<file_data>("csv", ".csv", std::move(path), csv_reader{std::move(target)});
+  const auto table = std::make_shared<csv_reader>(std::move(target));
+  return std::make_shared<file_data>(
+      "csv", ".csv", std::move(path), [table](const std::string& file) { return (*table)(file); },
+      table);
 }
 
 data_ptr tensor_file_data(std::string path) {

@@ -191,6 +191,8 @@ void torch_learner::handle(const hooks::load_checkpoint& h) {
   }
   if (h.what == hooks::load_checkpoint::part::everything)
     reading(h.path, [&] { take_everything(*loaded_); });
+  else if (about_.purpose != stage::train)
+    reading(h.path, [&] { take_data(parse_state(loaded_->state)); });
   outcome_->restored = loaded_->loop;
   if (h.what == hooks::load_checkpoint::part::weights) return;
   loaded_.reset();
@@ -226,6 +228,11 @@ fit_record torch_learner::record() const {
   if (train != cursors_.end() && !train->second.empty())
     all.samples = train->second.front().samples;
   return all;
+}
+
+void torch_learner::take_data(const json& state) {
+  if (const auto kept = state.value("data", std::string{}); data_ && !kept.empty())
+    data_->load_state(kept);
 }
 
 void torch_learner::take_everything(snapshot& from) {
@@ -265,8 +272,7 @@ void torch_learner::take_everything(snapshot& from) {
   if (const auto kept = numbers.value("state", std::string{});
       !kept.empty() && numbers.value("name", std::string{}) == precision_->name())
     precision_->load_state(kept);
-  if (const auto kept = state.value("data", std::string{}); data_ && !kept.empty())
-    data_->load_state(kept);
+  take_data(state);
   callbacks_.load(*module_, state, from.optimizer);
   step_end_due_ = callbacks_behind_ = false;
   wants_stop_ = state.value("wants_stop", false);

@@ -18,11 +18,13 @@ def rows(seed, count):
             for label, (x, y) in (draws.choice(list(enumerate(CENTRES))) for _ in range(count))]
 
 
-def write_csv(path, samples):
+def write_csv(path, samples, order=(0, 1, 2, 3)):
+    columns = [i for i in order if i <= len(samples[0][0])]
     with open(path, "w", encoding="utf-8") as f:
-        f.write(",".join(["species", "length", "width", "noise"][:1 + len(samples[0][0])]) + "\n")
+        f.write(",".join(["species", "length", "width", "noise"][i] for i in columns) + "\n")
         for features, label in samples:
-            f.write(f"{label}," + ",".join(f"{x:.6f}" for x in features) + "\n")
+            cells = [f"{label}", *(f"{x:.6f}" for x in features)]
+            f.write(",".join(cells[i] for i in columns) + "\n")
 
 
 def write_tensors(path, samples, kind=("F32", "f")):
@@ -87,6 +89,24 @@ def story_a_file_that_lacks_classes_is_predicted_and_tested(folder):
     write_csv(one, [([0.0, 3.0], 0)])
     wrong = check_code(troupe("test", "--run-dir", run, "--data-dir", one), 3)
     check_in("a sample has 2 features, and the model was trained with 3", wrong.err)
+
+
+def story_an_evaluated_file_has_its_columns_in_another_order(folder):
+    data, other, run = (os.path.join(folder, name) for name in ("all.csv", "other.csv", "run"))
+    write_csv(data, rows(7, 300))
+    target = ["--set", "data.target=species"]
+    check_code(fit_on("csv", data, run, *target), 0)
+    said = []
+    for order in ((0, 1, 2, 3), (3, 2, 0, 1)):
+        write_csv(other, rows(8, 90), order)
+        said.append(check_code(troupe("test", "--run-dir", run, "--data-dir", other, "--json"), 0).json()["metrics"])
+        said.append(check_code(troupe("test", "--run-dir", run, "--data-dir", other, "--json", "--placement",
+                                      "processes", "--ranks", 2), 0).json()["metrics"])
+    check(said[0]["test/accuracy"] > 0.9, said)
+    check(said[2] == said[0] and said[3] == said[1], said)
+    write_csv(other, rows(7, 300), (3, 2, 0, 1))
+    again = check_code(fit_on("csv", other, run, *target, "--resume", "latest", "--max-epochs", 9), 3)
+    check_in("not in the checkpoint's order", again.err, again)
 
 
 def story_ranks_as_processes_read_safetensors(folder):

@@ -258,6 +258,61 @@ TEST_CASE("a text is read in windows, each with the characters that follow") {
   check_window(*data->test().front(), 31, 319);
 }
 
+TEST_CASE("csv: a checkpoint's columns are found in an evaluated file by their names") {
+  const folder here;
+  here.write("train.csv", "kind,a,b\n1,2,3\n0,4,5\n");
+  here.write("other.csv", "b,kind,a\n3,1,2\n");
+  const auto trained = csv_data(here.path() + "/train.csv", "kind");
+  CHECK(trained->state().empty());
+  trained->setup(stage::train);
+  const std::vector<std::int64_t> first{0};
+  const auto part = [&](const dataset& of, std::size_t i) {
+    return unboxed(of.get(first).get_if<value_tuple>()->items[i]);
+  };
+  const auto wanted = trained->train();
+  struct row {
+    const char* target;
+    bool sized;  // the file was read before, for its sizes
+  };
+  for (const auto& [target, sized] : {row{"", false}, row{"kind", false}, row{"", true}}) {
+    const auto tested = csv_data(here.path() + "/other.csv", target);
+    tested->setup(stage::test);
+    if (sized) tested->test();
+    tested->load_state(trained->state());
+    const auto found = tested->test().at(0);
+    CHECK(part(*found, 0).equal(part(*wanted, 0)));
+    CHECK(part(*found, 1).equal(part(*wanted, 1)));
+    tested->load_state(trained->state());  // of another rank
+    CHECK(tested->state() == trained->state());
+  }
+  CHECK_THROWS_WITH(csv_data(here.path() + "/other.csv", "a")->load_state(trained->state()),
+                    Contains("learned the column \"kind\", and data.target is \"a\""));
+  here.write("less.csv", "b,kind\n3,1\n");
+  const auto less = csv_data(here.path() + "/less.csv");
+  less->setup(stage::test);
+  less->load_state(trained->state());
+  CHECK_THROWS_WITH(less->test(), Contains("less.csv: there is no column \"a\""));
+  // A fit that resumes has read its file already.
+  const auto resumed = csv_data(here.path() + "/other.csv", "kind");
+  resumed->setup(stage::train);
+  resumed->train();
+  CHECK_THROWS_WITH(resumed->load_state(trained->state()),
+                    Contains("other.csv: its columns, b, kind, a with") &&
+                        Contains("the checkpoint's order, kind, a, b with"));
+  CHECK_THROWS_WITH(resumed->load_state("{}"), Contains("take another checkpoint"));
+  CHECK_THROWS_WITH(resumed->load_state(R"({"columns":["a"],"target":"b"})"),
+                    Contains("its target is none of them"));
+}
+
+TEST_CASE("csv: columns whose names are not UTF-8 are trained, and not recorded") {
+  const folder here;
+  here.write("train.csv", "caf\xe9,b\n1,2\n");
+  const auto data = csv_data(here.path() + "/train.csv");
+  data->setup(stage::train);
+  CHECK(data->train()->size() == 1);
+  CHECK(data->state().empty());
+}
+
 TEST_CASE("impossible options of synthetic data are refused") {
   CHECK_THROWS_AS(synthetic({.samples = -1}), user_error);
   CHECK_THROWS_AS(synthetic({.classes = 0}), user_error);

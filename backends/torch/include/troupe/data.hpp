@@ -195,7 +195,8 @@ public:
   /// JSON text that is saved with a checkpoint and passed back on load.
   virtual std::string state() const { return {}; }
   /// `json`: what state() returned when the checkpoint was taken, never empty. Called on every
-  /// rank.
+  /// rank: in a fit that resumes, after its datasets were read; in an evaluation of a checkpoint,
+  /// before.
   virtual void load_state(const std::string& json) { (void)json; }
 };
 /// Shared by all ranks of a process.
@@ -440,7 +441,8 @@ data_ptr make_data(data_parts parts);
 /// Numbers in a comma-separated file with a header: features float (N, columns - 1), targets int64
 /// (N) if all are whole numbers from 0, else float (N, 1). `target` names its column; empty: the
 /// last one. `path` is a file, which is the training data, or a folder with `train.csv` and perhaps
-/// `validation.csv` and `test.csv`; one of the two stands for the other. Read when first used. A
+/// `validation.csv` and `test.csv`; one of the two stands for the other. Read when first used.
+/// Columns are found by their names, as the training file or the evaluated checkpoint has them. A
 /// file that does not fit is a user_error that names line and column.
 data_ptr csv_data(std::string path, std::string target = {});
 /// The same of safetensors files, `train.safetensors` and so on. Each has `inputs` (N, ...) and
