@@ -14,6 +14,8 @@
 #include "backends/learner/run_handler.hpp"
 #include "backends/solo_communicator.hpp"
 
+#include "tests/support/catch.hpp"
+
 namespace troupe::testing {
 
 namespace {
@@ -444,6 +446,13 @@ recovered_job run_recovering(const recipe_ptr& recipe, trainer_options options,
   options.elastic.max_restarts = 3;
   recipe->configure(options);
   return whole_job{recipe, options, failure, now}.run();
+}
+
+void check_same(const recovered_job& now, const recovered_job& undisturbed) {
+  CHECK(now.digest == undisturbed.digest);
+  CHECK(now.rows == undisturbed.rows);
+  CHECK(now.last == undisturbed.last);
+  CHECK(now.steps == undisturbed.steps);
 }
 
 }  // namespace troupe::testing

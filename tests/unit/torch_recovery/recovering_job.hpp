@@ -49,4 +49,7 @@ using rank_clock = std::function<std::chrono::nanoseconds(std::int32_t rank)>;
 recovered_job run_recovering(const recipe_ptr& recipe, trainer_options options,
                              const injected* failure = nullptr, const rank_clock& now = {});
 
+/// Checks that both jobs ended in the same bits, with the same metrics, after as many steps.
+void check_same(const recovered_job& now, const recovered_job& undisturbed);
+
 }  // namespace troupe::testing

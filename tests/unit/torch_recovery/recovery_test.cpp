@@ -1,6 +1,5 @@
 // Goal: a job that loses a rank at any hook or collective goes on from the last point, and ends
 // with the same bits and the same metrics as one that loses none.
-#include "tests/support/one_checkpoint.hpp"
 #include "tests/unit/torch_recovery/recovering_job.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/callbacks.hpp"
@@ -58,13 +57,6 @@ trainer_options options_of(std::int64_t accumulate, std::int64_t steps = 9) {
   options.accumulate_grad_batches = accumulate;
   options.log_every_n_steps = 2;
   return options;
-}
-
-void check_same(const recovered_job& now, const recovered_job& undisturbed) {
-  CHECK(now.digest == undisturbed.digest);
-  CHECK(now.rows == undisturbed.rows);
-  CHECK(now.last == undisturbed.last);
-  CHECK(now.steps == undisturbed.steps);
 }
 
 }  // namespace
@@ -338,51 +330,6 @@ TEST_CASE("an abort between two optimizers' updates leaves no rank with a state"
   CHECK(run_recovering(recipe, options_of(1)).generations == 1);
 }
 
-namespace {
-
-/// Trains each batch twice, as two parts of it. `fails`: an exception in the second part.
-struct in_parts : regression {
-  explicit in_parts(std::shared_ptr<std::atomic<bool>> fails = nullptr)
-      : regression({.dropout = 0.2}), fails_(std::move(fails)) {}
-  std::int64_t truncated_bptt_steps() const override { return 2; }
-  std::vector<value> tbptt_split_batch(const value& whole, std::int64_t) override {
-    return {whole, whole};
-  }
-  step_output training_step(const batch& b, std::int64_t index) override {
-    if (fails_ && rank() == 1 && at().split == 1 && at().step == 2 && fails_->exchange(false))
-      throw std::runtime_error("injected");
-    const auto loss = regression::training_step(b, index).loss();
-    return std::map<std::string, at::Tensor>{{"loss", loss}, {"hiddens", loss}};
-  }
-  std::shared_ptr<std::atomic<bool>> fails_;
-};
-
-}  // namespace
-
-TEST_CASE("a failure before the first part of a batch: the job ends with the same bits",
-          "[recovery]") {
-  const auto recipe =
-      make_recipe([] { return std::make_shared<in_parts>(); }, std::make_shared<table_data>(40));
-  const auto undisturbed = run_recovering(recipe, options_of(1, 6));
-  for (const auto* hook : {"batch_to_device", "on_train_batch_start", "tbptt_split_batch"})
-    for (const bool lost : {true, false}) {
-      CAPTURE(hook, lost);
-      const injected failure{.rank = 1, .hook = hook, .step = 3, .lost = lost};
-      const auto now = run_recovering(recipe, options_of(1, 6), &failure);
-      check_same(now, undisturbed);
-      CHECK(now.generations == 2);
-    }
-}
-
-TEST_CASE("an abort between two parts of a batch leaves no rank with a state", "[recovery]") {
-  const auto fails = std::make_shared<std::atomic<bool>>(true);
-  const auto recipe = make_recipe([=] { return std::make_shared<in_parts>(fails); },
-                                  std::make_shared<table_data>(40));
-  const injected failure{.rank = 1};
-  CHECK_THROWS_WITH(run_recovering(recipe, options_of(1), &failure), "no rank holds a point");
-  CHECK(run_recovering(recipe, options_of(1)).generations == 1);
-}
-
 TEST_CASE("a rank is lost: a callback's tensor that it wrote by a pointer is that of its step",
           "[recovery]") {
   struct counter : callback {
@@ -470,24 +417,41 @@ TEST_CASE("the clock's answer changes after a failure: all ranks do the same ste
       }
 }
 
+namespace {
+
+/// Each rank has a clock of its own, which says the number of its step.
+struct step_clocks {
+  rank_clock now() const {
+    return [all = all](std::int32_t rank) {
+      return std::chrono::seconds{1000 * rank + all->at(static_cast<std::size_t>(rank))};
+    };
+  }
+  callback_factory moves() const {
+    return lambda_callback{
+        {.on_train_batch_start = [all = all](module& m, const batch&, std::int64_t) {
+          auto& mine = all->at(static_cast<std::size_t>(m.rank()));
+          if (m.at().step > mine) mine = m.at().step;
+        }}};
+  }
+  void restart() const {
+    for (auto& one : *all) one = 0;
+  }
+  std::shared_ptr<std::array<std::atomic<std::int64_t>, 3>> all =
+      std::make_shared<std::array<std::atomic<std::int64_t>, 3>>();
+};
+
+}  // namespace
+
 TEST_CASE("val_check_time: what had passed of it survives the loss of a rank", "[recovery]") {
-  // Each rank has a clock of its own, which says the number of its step.
-  const auto steps = std::make_shared<std::array<std::atomic<std::int64_t>, 3>>();
-  const rank_clock now = [=](std::int32_t rank) {
-    return std::chrono::seconds{1000 * rank + steps->at(static_cast<std::size_t>(rank))};
-  };
+  const step_clocks clocks;
   torch_plugins plugins;
-  plugins.callbacks = {
-      lambda_callback{{.on_train_batch_start = [=](module& m, const batch&, std::int64_t) {
-        auto& mine = steps->at(static_cast<std::size_t>(m.rank()));
-        if (m.at().step > mine) mine = m.at().step;
-      }}}};
+  plugins.callbacks = {clocks.moves()};
   const auto recipe = recipe_for<regression>(plugins, std::make_shared<table_data>(48, 4, 6));
   auto options = quick(3, 4, 12);
   options.val_check_time = std::chrono::seconds{4};
   const auto run = [&](const injected* failure) {
-    for (auto& one : *steps) one = 0;
-    return run_recovering(recipe, options, failure, now);
+    clocks.restart();
+    return run_recovering(recipe, options, failure, clocks.now());
   };
   const auto undisturbed = run(nullptr);
   for (std::int64_t step = 0; step < 12; ++step)
@@ -507,6 +471,36 @@ TEST_CASE("val_check_time: what had passed of it survives the loss of a rank", "
     }
 }
 
+TEST_CASE("every_n_minutes: what had passed of it survives the loss of a rank", "[recovery]") {
+  const step_clocks clocks;
+  const auto saved = std::make_shared<std::array<std::atomic<bool>, 13>>();  // by step
+  torch_plugins plugins;
+  plugins.callbacks = {clocks.moves(), lambda_callback{{.on_save_checkpoint = [=](module& m) {
+                         saved->at(static_cast<std::size_t>(m.at().step)) = true;
+                       }}}};
+  const auto recipe = recipe_for<regression>(plugins, std::make_shared<table_data>(480));
+  auto options = quick(3, 4, 12);
+  options.checkpoint.every = std::chrono::seconds{4};
+  const auto saves = [&](const injected* failure) {
+    clocks.restart();
+    for (auto& one : *saved) one = false;
+    CHECK(run_recovering(recipe, options, failure, clocks.now()).generations == (failure ? 2 : 1));
+    std::vector<std::int64_t> steps;
+    for (std::int64_t step = 0; step < 13; ++step)
+      if (saved->at(static_cast<std::size_t>(step))) steps.push_back(step);
+    return steps;
+  };
+  const auto undisturbed = saves(nullptr);
+  CHECK(undisturbed == std::vector<std::int64_t>{5, 9, 12});
+  for (const std::int32_t rank : {0, 1})
+    for (const std::int64_t step : {2, 4, 6, 7}) {
+      CAPTURE(rank, step);
+      // All ranks have begun the step.
+      const injected failure{.rank = rank, .hook = "on_before_optimizer_step", .step = step};
+      CHECK(saves(&failure) == undisturbed);
+    }
+}
+
 TEST_CASE("max_time in a job that loses a rank: a timer ends all ranks at one step", "[recovery]") {
   const auto recipe = recipe_of_restless();
   auto options = options_of(1, 9);
@@ -521,100 +515,4 @@ TEST_CASE("max_time in a job that loses a rank: a timer ends all ranks at one st
         const injected failure{.rank = rank, .hook = hook, .step = step};
         check_same(run_recovering(recipe, options, &failure), undisturbed);
       }
-}
-
-namespace {
-
-/// Two nets with an optimizer each. Keeps the second one's gradients over two batches.
-struct playing : regression {
-  explicit playing(std::int64_t fails_in = -1, std::shared_ptr<std::atomic<bool>> fails = nullptr)
-      : regression({.dropout = 0.2, .batch_norm = true}),
-        fails_in_(fails_in),
-        fails_(std::move(fails)) {}
-  bool automatic_optimization() const override { return false; }
-  optimizers configure_optimizers() override {
-    return optimizers{torch::optim::Adam(net->parameters(), 0.01)}.add(
-        torch::optim::SGD(judge->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)));
-  }
-  step_output training_step(const batch& b, std::int64_t index) override {
-    fail_in(0);
-    const auto made = net->forward(b[0]);
-    const auto loss = fn::mse_loss(made, b[1]);
-    log("train/loss", loss, {.on_epoch = true});
-    optimizer(0).zero_grad();
-    manual_backward(loss + 0.1 * judge->forward(made).mean());
-    fail_in(1);
-    optimizer(0).step();
-    fail_in(2);
-    if (index % 2 == 0) optimizer(1).zero_grad();
-    manual_backward(judge->forward(made.detach()).sub(b[1]).pow(2).mean());
-    if (index % 2 == 1) optimizer(1).step();
-    fail_in(3);
-    return {};
-  }
-  void fail_in(std::int64_t place) const {
-    const bool here = place == fails_in_ && rank() == 1 && (at().step == 2 || at().step == 3);
-    if (here && fails_ && fails_->exchange(false)) throw std::runtime_error("injected");
-  }
-  torch::nn::Linear judge = register_module("judge", torch::nn::Linear(1, 1));
-
-private:
-  std::int64_t fails_in_;
-  std::shared_ptr<std::atomic<bool>> fails_;
-};
-
-recipe_ptr recipe_of_playing(std::int64_t fails_in = -1, torch_plugins plugins = {}) {
-  return make_recipe([=, fails = std::make_shared<std::atomic<bool>>(
-                             fails_in >= 0)] { return std::make_shared<playing>(fails_in, fails); },
-                     std::make_shared<table_data>(42, 4, 6), std::move(plugins));
-}
-
-}  // namespace
-
-TEST_CASE("manual optimization: a failure in any hook: the job ends with the same bits",
-          "[recovery]") {
-  const auto options = options_of(1, 7);
-  const auto undisturbed = run_recovering(recipe_of_playing(), options);
-  CHECK(undisturbed.rows.at(4).contains("train/loss"));
-  for (const auto* hook : {"batch_to_device", "training_step", "training_step_end",
-                           "on_train_batch_end", "on_train_epoch_end", "validation_step"})
-    for (const std::int64_t step : {2, 3, 4})
-      for (const std::int32_t rank : {0, 1})
-        for (const bool lost : {true, false}) {
-          CAPTURE(hook, step, rank, lost);
-          const injected failure{.rank = rank, .hook = hook, .step = step, .lost = lost};
-          check_same(run_recovering(recipe_of_playing(), options, &failure), undisturbed);
-        }
-}
-
-TEST_CASE("manual optimization: a failure between two updates is undone on all ranks",
-          "[recovery]") {
-  const auto options = options_of(1, 7);
-  const auto undisturbed = run_recovering(recipe_of_playing(), options);
-  for (const std::int64_t place : {0, 1, 2, 3})
-    for (const bool lost : {true, false}) {
-      CAPTURE(place, lost);
-      const injected failure{.rank = 1, .lost = lost};
-      const auto now = run_recovering(recipe_of_playing(place), options, &failure);
-      check_same(now, undisturbed);
-      CHECK(now.generations == 2);
-      CHECK(now.survivors_with_state == (lost ? 2 : 3));
-      CHECK(now.base_step == 2);
-    }
-}
-
-TEST_CASE("manual optimization: a checkpoint has the gradients that wait for an update",
-          "[recovery]") {
-  auto options = quick(3, 4, 6);
-  const auto whole = run_good_job({.recipe = recipe_of_playing(), .options = options})[0].snapshot;
-  options.max_steps = 3;  // after batch 2, which only adds to the judge's gradients
-  torch_plugins plugins;
-  plugins.checkpoints = std::make_shared<one_checkpoint>(
-      run_good_job({.recipe = recipe_of_playing(), .options = options})[0].snapshot);
-  options.max_steps = 6;
-  const auto resumed =
-      run_good_job(
-          {.recipe = recipe_of_playing(-1, plugins), .options = options, .resume = "here"})[0]
-          .snapshot;
-  CHECK(resumed->weights_digest == whole->weights_digest);
 }

@@ -1,8 +1,10 @@
 // Goal: a module that runs backward and its optimizers itself trains as a plain loop with the same
-// calls, whatever the ranks, and is refused where it cannot work.
+// calls, whatever the ranks and the losses of ranks, and is refused where it cannot work.
 #include <nlohmann/json.hpp>
 
+#include "tests/support/one_checkpoint.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "tests/unit/torch_recovery/recovering_job.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
 
@@ -490,4 +492,106 @@ TEST_CASE("manual calls of a module whose optimization is automatic are refused"
   CHECK_THAT(refusal_of<stepping>(quick(1, 2, 2)), Catch::Contains("optimizer().step: call it in"));
   CHECK_THAT(refusal_of<unknown>(quick(1, 2, 2)), Catch::Contains("optimizer(2)"));
   CHECK_THROWS_AS(regression{}.manual_backward(torch::zeros({1})), user_error);
+}
+
+namespace {
+
+/// Two nets with an optimizer each. Keeps the second one's gradients over two batches.
+struct playing : regression {
+  explicit playing(std::int64_t fails_in = -1, std::shared_ptr<std::atomic<bool>> fails = nullptr)
+      : regression({.dropout = 0.2, .batch_norm = true}),
+        fails_in_(fails_in),
+        fails_(std::move(fails)) {}
+  bool automatic_optimization() const override { return false; }
+  optimizers configure_optimizers() override {
+    return optimizers{torch::optim::Adam(net->parameters(), 0.01)}.add(
+        torch::optim::SGD(judge->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)));
+  }
+  step_output training_step(const batch& b, std::int64_t index) override {
+    fail_in(0);
+    const auto made = net->forward(b[0]);
+    const auto loss = fn::mse_loss(made, b[1]);
+    log("train/loss", loss, {.on_epoch = true});
+    optimizer(0).zero_grad();
+    manual_backward(loss + 0.1 * judge->forward(made).mean());
+    fail_in(1);
+    optimizer(0).step();
+    fail_in(2);
+    if (index % 2 == 0) optimizer(1).zero_grad();
+    manual_backward(judge->forward(made.detach()).sub(b[1]).pow(2).mean());
+    if (index % 2 == 1) optimizer(1).step();
+    fail_in(3);
+    return {};
+  }
+  void fail_in(std::int64_t place) const {
+    const bool here = place == fails_in_ && rank() == 1 && (at().step == 2 || at().step == 3);
+    if (here && fails_ && fails_->exchange(false)) throw std::runtime_error("injected");
+  }
+  torch::nn::Linear judge = register_module("judge", torch::nn::Linear(1, 1));
+
+private:
+  std::int64_t fails_in_;
+  std::shared_ptr<std::atomic<bool>> fails_;
+};
+
+trainer_options losing_ranks(std::int64_t steps) {
+  auto options = quick(3, 4, steps);
+  options.log_every_n_steps = 2;
+  return options;
+}
+
+recipe_ptr recipe_of_playing(std::int64_t fails_in = -1, torch_plugins plugins = {}) {
+  return make_recipe([=, fails = std::make_shared<std::atomic<bool>>(
+                             fails_in >= 0)] { return std::make_shared<playing>(fails_in, fails); },
+                     std::make_shared<table_data>(42, 4, 6), std::move(plugins));
+}
+
+}  // namespace
+
+TEST_CASE("manual optimization: a failure in any hook: the job ends with the same bits",
+          "[recovery]") {
+  const auto options = losing_ranks(7);
+  const auto undisturbed = run_recovering(recipe_of_playing(), options);
+  CHECK(undisturbed.rows.at(4).contains("train/loss"));
+  for (const auto* hook : {"batch_to_device", "training_step", "training_step_end",
+                           "on_train_batch_end", "on_train_epoch_end", "validation_step"})
+    for (const std::int64_t step : {2, 3, 4})
+      for (const std::int32_t rank : {0, 1})
+        for (const bool lost : {true, false}) {
+          CAPTURE(hook, step, rank, lost);
+          const injected failure{.rank = rank, .hook = hook, .step = step, .lost = lost};
+          check_same(run_recovering(recipe_of_playing(), options, &failure), undisturbed);
+        }
+}
+
+TEST_CASE("manual optimization: a failure between two updates is undone on all ranks",
+          "[recovery]") {
+  const auto options = losing_ranks(7);
+  const auto undisturbed = run_recovering(recipe_of_playing(), options);
+  for (const std::int64_t place : {0, 1, 2, 3})
+    for (const bool lost : {true, false}) {
+      CAPTURE(place, lost);
+      const injected failure{.rank = 1, .lost = lost};
+      const auto now = run_recovering(recipe_of_playing(place), options, &failure);
+      check_same(now, undisturbed);
+      CHECK(now.generations == 2);
+      CHECK(now.survivors_with_state == (lost ? 2 : 3));
+      CHECK(now.base_step == 2);
+    }
+}
+
+TEST_CASE("manual optimization: a checkpoint has the gradients that wait for an update",
+          "[recovery]") {
+  auto options = quick(3, 4, 6);
+  const auto whole = run_good_job({.recipe = recipe_of_playing(), .options = options})[0].snapshot;
+  options.max_steps = 3;  // after batch 2, which only adds to the judge's gradients
+  torch_plugins plugins;
+  plugins.checkpoints = std::make_shared<one_checkpoint>(
+      run_good_job({.recipe = recipe_of_playing(), .options = options})[0].snapshot);
+  options.max_steps = 6;
+  const auto resumed =
+      run_good_job(
+          {.recipe = recipe_of_playing(-1, plugins), .options = options, .resume = "here"})[0]
+          .snapshot;
+  CHECK(resumed->weights_digest == whole->weights_digest);
 }

@@ -1,7 +1,10 @@
 // Goal: truncated back-propagation through time makes the steps of a plain loop over the parts of
-// each batch, whatever the ranks, and refuses what it cannot do.
+// each batch, whatever the ranks and the losses of ranks, and refuses what it cannot do.
 #include "backends/torch/time_split.hpp"
+#include "tests/unit/torch_recovery/recovering_job.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+
+#include <atomic>
 
 #include "tests/support/catch.hpp"
 
@@ -326,4 +329,49 @@ TEST_CASE("split_in_time: values without time, or with different lengths, are re
              Catch::Contains("differ in length"));
   CHECK_THAT(split_refusal(value_list{{value_list{{1, 2}}}}),
              Catch::Contains("is no sequence in time"));
+}
+
+namespace {
+
+/// Trains each batch twice, as two parts of it. `fails`: an exception in the second part.
+struct in_parts : regression {
+  explicit in_parts(std::shared_ptr<std::atomic<bool>> fails = nullptr)
+      : regression({.dropout = 0.2}), fails_(std::move(fails)) {}
+  std::int64_t truncated_bptt_steps() const override { return 2; }
+  std::vector<value> tbptt_split_batch(const value& whole, std::int64_t) override {
+    return {whole, whole};
+  }
+  step_output training_step(const batch& b, std::int64_t index) override {
+    if (fails_ && rank() == 1 && at().split == 1 && at().step == 2 && fails_->exchange(false))
+      throw std::runtime_error("injected");
+    const auto loss = regression::training_step(b, index).loss();
+    return std::map<std::string, at::Tensor>{{"loss", loss}, {"hiddens", loss}};
+  }
+  std::shared_ptr<std::atomic<bool>> fails_;
+};
+
+}  // namespace
+
+TEST_CASE("a failure before the first part of a batch: the job ends with the same bits",
+          "[recovery]") {
+  const auto recipe =
+      make_recipe([] { return std::make_shared<in_parts>(); }, std::make_shared<table_data>(40));
+  const auto undisturbed = run_recovering(recipe, quick(3, 4, 6));
+  for (const auto* hook : {"batch_to_device", "on_train_batch_start", "tbptt_split_batch"})
+    for (const bool lost : {true, false}) {
+      CAPTURE(hook, lost);
+      const injected failure{.rank = 1, .hook = hook, .step = 3, .lost = lost};
+      const auto now = run_recovering(recipe, quick(3, 4, 6), &failure);
+      check_same(now, undisturbed);
+      CHECK(now.generations == 2);
+    }
+}
+
+TEST_CASE("an abort between two parts of a batch leaves no rank with a state", "[recovery]") {
+  const auto fails = std::make_shared<std::atomic<bool>>(true);
+  const auto recipe = make_recipe([=] { return std::make_shared<in_parts>(fails); },
+                                  std::make_shared<table_data>(40));
+  const injected failure{.rank = 1};
+  CHECK_THROWS_WITH(run_recovering(recipe, quick(3, 4, 9), &failure), "no rank holds a point");
+  CHECK(run_recovering(recipe, quick(3, 4, 9)).generations == 1);
 }
