@@ -115,3 +115,21 @@ TEST_CASE("jobs with the null payload run identically in a disturbed host",
   CHECK(all.clean());
   CHECK(all.determinism_checks == 24);
 }
+
+TEST_CASE("a job with the null payload restarts: each sample of a committed step once",
+          "[simulated][restart][campaign]") {
+  const auto job = [] {
+    auto made = null_payload_job(6, 20);
+    made.max_restarts = 3;
+    return made;
+  }();
+  auto plan = null_payload_plan(job);
+  plan.faults.may = fault_set::parse("crash_rank");
+  plan.faults.swarm = false;
+  const auto r = explore(job, plan, {.runs = 60, .portfolio = false, .vary_job = false});
+  CHECK(r.held("each sample once"));
+  CHECK(r.held("steps are one chain"));
+  CHECK(r.held("a step is the same on all ranks"));
+  CHECK(r.met("a generation followed another"));
+  REQUIRE(r.generations.size() > 1);
+}

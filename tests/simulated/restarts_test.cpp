@@ -4,7 +4,6 @@
 #include <stdexcept>
 
 #include "apps/testing/case.hpp"
-#include "apps/testing/null_payload.hpp"
 #include "tests/simulated/restarts.hpp"
 
 using namespace troupe;
@@ -566,24 +565,6 @@ TEST_CASE("jobs that restart end in the reference's bytes under each kind of fau
     CHECK(r.held("one generation is active"));
     CHECK(r.met("a generation followed another"));
   }
-}
-
-TEST_CASE("a job with the null payload restarts: each sample of a committed step once",
-          "[simulated][restart][campaign]") {
-  const auto job = [] {
-    auto made = null_payload_job(6, 20);
-    made.max_restarts = 3;
-    return made;
-  }();
-  auto plan = null_payload_plan(job);
-  plan.faults.may = fault_set::parse("crash_rank");
-  plan.faults.swarm = false;
-  const auto r = explore(job, plan, {.runs = 60, .portfolio = false, .vary_job = false});
-  CHECK(r.held("each sample once"));
-  CHECK(r.held("steps are one chain"));
-  CHECK(r.held("a step is the same on all ranks"));
-  CHECK(r.met("a generation followed another"));
-  REQUIRE(r.generations.size() > 1);
 }
 
 TEST_CASE("a rank is killed at every moment of a step", "[simulated][restart]") {

@@ -1,7 +1,9 @@
 // Goal: the states of callbacks are saved with checkpoints, loaded by a resumed fit, and exact in
 // jobs that lose ranks. A fit that fails saves its last step with them
 // (checkpoint_policy::on_exception), and a resume ends in the bits of a fit that did not fail.
+#include <chrono>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_callbacks/listeners.hpp"
@@ -366,4 +368,25 @@ TEST_CASE("a trainer's evaluation after its fit gets the text that the module sa
   for (const auto& outcome :
        {runs.test<counting>(data), runs.validate<counting>(data), runs.predict<counting>(data)})
     CHECK_NOTHROW(outcome.rethrow());
+}
+
+TEST_CASE("a timer of a rank that joins goes on from the time that the others had") {
+  struct joins_late : regression {
+    step_output training_step(const batch& b, std::int64_t index) override {
+      if (at().step == 1) late.load_state(*this, {.json = R"({"elapsed_ns": 9000000000})"});
+      if (at().step == 2) late.load_state(*this, {.json = R"({"elapsed_ns": 1000000000})"});
+      return regression::training_step(b, index);
+    }
+    void on_train_start() override { late.on_train_start(*this); }
+    void on_train_end() override {
+      const auto state = nlohmann::json::parse(late.save_state().json);
+      expect(state.at("elapsed_ns") >= 9'000'000'000 && state.at("elapsed_ns") < 20'000'000'000);
+    }
+    timer late{
+        {.max_time = std::chrono::hours{1}, .now = [now = std::chrono::nanoseconds{0}]() mutable {
+           return now += std::chrono::seconds{1};
+         }}};
+  };
+  run_good_job({.recipe = recipe_for<joins_late>(std::make_shared<table_data>(32)),
+                .options = quick(2, 4, 4)});
 }

@@ -1,8 +1,13 @@
 // Goal: every hook is called on callbacks in Lightning's order, in each rank's lane. A callback's
-// hook can log, ask for a stop and use collectives, as a module's hook can.
+// hook can log, ask for a stop and use collectives, as a module's hook can. Texts make callbacks.
 #include <mutex>
 
+#include "backends/checkpoint/run_checkpoints.hpp"
+#include "backends/torch/callback_catalog.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_callbacks/listeners.hpp"
+#include "troupe/callbacks.hpp"
+#include "troupe/trainer.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -278,4 +283,77 @@ TEST_CASE("a callback that reads gradients sees their sum where the module reads
   // One that promises not to read them does not switch the fused step off.
   const auto other = std::make_shared<std::vector<at::Tensor>>();
   CHECK(apart(looks_away{other}, other) > 0);
+}
+
+TEST_CASE("policies made from texts are those made from options") {
+  const auto options_by = [](std::vector<callback_factory> all) {
+    trainer_options options;
+    recipe_for<regression>(torch_plugins{.callbacks = std::move(all)}, data_ptr{})
+        ->configure(options);
+    return options;
+  };
+  CHECK(
+      options_by({named_callback("early_stopping,monitor=val/a,min_delta=0.5,patience=7,mode=max"),
+                  named_callback("gradient_accumulation_scheduler,0=4,4=2"),
+                  named_callback("model_checkpoint,every_epoch=false,every_n_steps=5,"
+                                 "every_n_minutes=1.5,on_exception=true,keep_last=4,keep_best=6,"
+                                 "monitor=val/a,mode=max")}) ==
+      options_by({early_stopping{{"val/a", 0.5, 7, true}},
+                  gradient_accumulation_scheduler{{0, 4}, {4, 2}},
+                  model_checkpoint{{.every_epoch = false,
+                                    .every_n_steps = 5,
+                                    .every = std::chrono::seconds{90},
+                                    .on_exception = true,
+                                    .keep_last = 4,
+                                    .keep_best = 6,
+                                    .monitor = "val/a",
+                                    .maximize = true}}}));
+  CHECK(options_by({named_callback("model_checkpoint"), named_callback("early_stopping")}) ==
+        options_by({early_stopping{}}));
+}
+
+TEST_CASE("the best checkpoint has the weights of its loss, also from inside an epoch") {
+  const temporary_folder folder;
+  const auto data = std::make_shared<table_data>(40, 4, 8);
+  auto options = quick(2, 2, 99);
+  options.max_epochs = 3;  // of 10 steps
+  options.val_check_interval = 0.4;
+  const auto ended =
+      trainer{options, {.run_folder = folder.path().string()}}.fit<regression>(data_ptr{data});
+  REQUIRE(ended.ok());
+  const auto best = std::make_shared<const snapshot>(read_checkpoint(ended.best_checkpoint));
+  const torch::NoGradGuard no_grad;
+  regression module;
+  const auto weights = weights_of(best);
+  for (auto& one : module.named_parameters()) one.value().copy_(weights.at(one.key()));
+  const auto& judged = data->held_out();
+  const auto loss = fn::mse_loss(module.net->forward(judged.inputs), judged.targets);
+  CHECK(loss.item<double>() == Approx(best->loop.last.at("val/loss")).epsilon(1e-5));
+}
+
+TEST_CASE("impossible texts of callbacks are user_errors that list what is possible") {
+  struct row {
+    const char* text;
+    const char* error;
+  };
+  const auto one = GENERATE(
+      row{"emma", "unknown callback \"emma\": use one of lr_monitor, gradient_norms, "},
+      row{"ema,dekay=1", "\"dekay=1\" is no option of ema: give KEY=VALUE with one of decay, "},
+      row{"ema,decay", "\"decay\" is no option of ema"},
+      row{"ema,decay=high", "decay = \"high\" is no number"},
+      row{"ema,every_n_steps=1.5", "is no number without a point"},
+      row{"ema,decay=2", "decay is not between 0 and 1"},
+      row{"ema,decay=nan", "decay = \"nan\" is no number"},
+      row{"ema,decay=0.5,decay=0.6", "decay stands there twice"},
+      row{"swa,start=0.5,start_epoch=1", "start and start_epoch say the same"},
+      row{"lr_monitor,every=day", "use one of step, epoch"},
+      row{"lr_monitor,log_momentum=1", "use one of false, true"},
+      row{"early_stopping,mode=least", "use one of min, max"},
+      row{"gradient_accumulation_scheduler", "the schedule is empty"},
+      row{"gradient_accumulation_scheduler,first=4", "give KEY=VALUE with one of EPOCH"},
+      row{"gradient_accumulation_scheduler,0=many", "is no number without a point"},
+      row{"ema,0=4", "\"0=4\" is no option of ema"}, row{"device_stats,a=1", "it has none"},
+      row{"timer", "max_seconds is 0: give the longest time"},
+      row{"model_checkpoint,every_n_minutes=-1", "every_n_minutes is -1: give a number above 0"});
+  CHECK_THROWS_WITH(named_callback(one.text), Catch::Contains(one.error));
 }

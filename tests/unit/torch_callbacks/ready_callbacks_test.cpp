@@ -1,7 +1,5 @@
 // Goal: each ready callback does what its header says. Numbers named "PyTorch" were computed by
 // PyTorch 2.13.
-#include <nlohmann/json.hpp>
-
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "backends/torch/callback_catalog.hpp"
@@ -195,25 +193,6 @@ TEST_CASE("a timer ends training one step after its time, and goes on after a re
   const auto by_epoch = job.run({timer{seconds_of_training(2, interval::epoch)}});
   CHECK(by_epoch[0].loop.steps == 4);
   CHECK_THROWS_WITH(timer{{}}, Catch::Contains("max_time is not positive"));
-}
-
-TEST_CASE("a timer of a rank that joins goes on from the time that the others had") {
-  struct joins_late : regression {
-    step_output training_step(const batch& b, std::int64_t index) override {
-      if (at().step == 1) late.load_state(*this, {.json = R"({"elapsed_ns": 9000000000})"});
-      if (at().step == 2) late.load_state(*this, {.json = R"({"elapsed_ns": 1000000000})"});
-      return regression::training_step(b, index);
-    }
-    void on_train_start() override { late.on_train_start(*this); }
-    void on_train_end() override {
-      const auto state = nlohmann::json::parse(late.save_state().json);
-      expect(state.at("elapsed_ns") >= 9'000'000'000 && state.at("elapsed_ns") < 20'000'000'000);
-    }
-    timer late{{.max_time = 1h, .now = ticking(1s)}};
-  };
-  ready_job job;
-  job.options = until(job.options, 4);
-  job.run<joins_late>({});
 }
 
 TEST_CASE("each rank's throughput and waiting are logged under its number") {
@@ -609,77 +588,4 @@ TEST_CASE("a callback made from a text is the one made from its options") {
                         .loop.last;
   CHECK(last.contains("grad_inf_norm_total"));
   CHECK_FALSE(last.contains("grad_inf_norm/net.0.weight"));
-}
-
-TEST_CASE("policies made from texts are those made from options") {
-  const auto options_by = [](std::vector<callback_factory> all) {
-    trainer_options options;
-    recipe_for<regression>(torch_plugins{.callbacks = std::move(all)}, data_ptr{})
-        ->configure(options);
-    return options;
-  };
-  CHECK(
-      options_by({named_callback("early_stopping,monitor=val/a,min_delta=0.5,patience=7,mode=max"),
-                  named_callback("gradient_accumulation_scheduler,0=4,4=2"),
-                  named_callback("model_checkpoint,every_epoch=false,every_n_steps=5,"
-                                 "every_n_minutes=1.5,on_exception=true,keep_last=4,keep_best=6,"
-                                 "monitor=val/a,mode=max")}) ==
-      options_by({early_stopping{{"val/a", 0.5, 7, true}},
-                  gradient_accumulation_scheduler{{0, 4}, {4, 2}},
-                  model_checkpoint{{.every_epoch = false,
-                                    .every_n_steps = 5,
-                                    .every = 90s,
-                                    .on_exception = true,
-                                    .keep_last = 4,
-                                    .keep_best = 6,
-                                    .monitor = "val/a",
-                                    .maximize = true}}}));
-  CHECK(options_by({named_callback("model_checkpoint"), named_callback("early_stopping")}) ==
-        options_by({early_stopping{}}));
-}
-
-TEST_CASE("the best checkpoint has the weights of its loss, also from inside an epoch") {
-  const temporary_folder folder;
-  const auto data = std::make_shared<table_data>(40, 4, 8);
-  auto options = quick(2, 2, 99);
-  options.max_epochs = 3;  // of 10 steps
-  options.val_check_interval = 0.4;
-  const auto ended =
-      trainer{options, {.run_folder = folder.path().string()}}.fit<regression>(data_ptr{data});
-  REQUIRE(ended.ok());
-  const auto best = std::make_shared<const snapshot>(read_checkpoint(ended.best_checkpoint));
-  const torch::NoGradGuard no_grad;
-  regression module;
-  const auto weights = weights_of(best);
-  for (auto& one : module.named_parameters()) one.value().copy_(weights.at(one.key()));
-  const auto& judged = data->held_out();
-  const auto loss = fn::mse_loss(module.net->forward(judged.inputs), judged.targets);
-  CHECK(loss.item<double>() == Approx(best->loop.last.at("val/loss")).epsilon(1e-5));
-}
-
-TEST_CASE("impossible texts of callbacks are user_errors that list what is possible") {
-  struct row {
-    const char* text;
-    const char* error;
-  };
-  const auto one = GENERATE(
-      row{"emma", "unknown callback \"emma\": use one of lr_monitor, gradient_norms, "},
-      row{"ema,dekay=1", "\"dekay=1\" is no option of ema: give KEY=VALUE with one of decay, "},
-      row{"ema,decay", "\"decay\" is no option of ema"},
-      row{"ema,decay=high", "decay = \"high\" is no number"},
-      row{"ema,every_n_steps=1.5", "is no number without a point"},
-      row{"ema,decay=2", "decay is not between 0 and 1"},
-      row{"ema,decay=nan", "decay = \"nan\" is no number"},
-      row{"ema,decay=0.5,decay=0.6", "decay stands there twice"},
-      row{"swa,start=0.5,start_epoch=1", "start and start_epoch say the same"},
-      row{"lr_monitor,every=day", "use one of step, epoch"},
-      row{"lr_monitor,log_momentum=1", "use one of false, true"},
-      row{"early_stopping,mode=least", "use one of min, max"},
-      row{"gradient_accumulation_scheduler", "the schedule is empty"},
-      row{"gradient_accumulation_scheduler,first=4", "give KEY=VALUE with one of EPOCH"},
-      row{"gradient_accumulation_scheduler,0=many", "is no number without a point"},
-      row{"ema,0=4", "\"0=4\" is no option of ema"}, row{"device_stats,a=1", "it has none"},
-      row{"timer", "max_seconds is 0: give the longest time"},
-      row{"model_checkpoint,every_n_minutes=-1", "every_n_minutes is -1: give a number above 0"});
-  CHECK_THROWS_WITH(named_callback(one.text), Catch::Contains(one.error));
 }

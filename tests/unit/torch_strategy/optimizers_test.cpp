@@ -4,6 +4,8 @@
 
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
+#include "troupe/outcome.hpp"
+#include "troupe/tuner.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -353,4 +355,158 @@ TEST_CASE("reduce_on_plateau: impossible values are user_errors, and later group
   for (int i = 0; i < 2; ++i) all.all()[0].schedulers[0].step(1.0);
   CHECK(sgd->param_groups()[0].options().get_lr() == 0.2);
   CHECK(sgd->param_groups()[1].options().get_lr() == 0.2);
+}
+
+TEST_CASE("schedulers step per step and per epoch and by the validation metric") {
+  struct scheduled : regression {
+    scheduled()
+        : regression({.optimize = [](regression& m) {
+            return optimizers{torch::optim::SGD(m.parameters(), 1e-3)}
+                .scheduled<torch::optim::StepLR>({.every = schedule::interval::step}, 1, 0.5)
+                .scheduled<torch::optim::StepLR>({}, 1, 0.1)
+                .scheduled<torch::optim::ReduceLROnPlateauScheduler>(
+                    {.monitor = "const"}, torch::optim::ReduceLROnPlateauScheduler::min, 0.1, 0);
+          }}) {}
+    step_output validation_step(const batch&, std::int64_t) override {
+      log("const", 1);
+      return {};
+    }
+    void on_train_end() override {
+      if (rank() == 0) add_to_queue(value{rate});
+    }
+    void lr_scheduler_step(scheduler& which, std::optional<double> metric) override {
+      module::lr_scheduler_step(which, metric);
+      if (which.plateau() != metric.has_value())
+        throw std::runtime_error("a metric without a plateau scheduler, or the reverse");
+      ++moves;
+      rate = static_cast<double>(moves);
+    }
+    int moves = 0;
+    double rate = 0;
+  };
+  const auto data = std::make_shared<table_data>(16, 4, 4);
+  auto options = quick(2, 4, 99);
+  options.max_epochs = 3;
+  const auto ends = run_good_job({.recipe = recipe_for<scheduled>(data), .options = options});
+  CHECK(ends[0].queued[0] == value{6.0 + 3 + 3});
+  const auto state = ends[0].snapshot->state;
+  // 0.5^6 by steps, 0.1^3 by epochs, 0.1^2 by the plateau scheduler, whose first value is its best.
+  const auto at = state.find("\"lr\":");
+  REQUIRE(at != std::string::npos);
+  CHECK(std::stod(state.substr(at + 5)) == Approx(1e-3 * std::pow(0.5, 6) * 1e-3 * 1e-2));
+}
+
+TEST_CASE("a plateau scheduler leaves groups alone that were added after it") {
+  using plateau = torch::optim::ReduceLROnPlateauScheduler;
+  const auto sgd = std::make_shared<torch::optim::SGD>(std::vector{torch::zeros({1})}, 0.4);
+  optimizers all{sgd};
+  all.scheduled<plateau>({}, plateau::min, 0.5F, 0, 1e-4, plateau::rel, 0, std::vector{0.1F});
+  auto& scheduler = all.all()[0].schedulers[0];
+  scheduler.step(1.0);
+  sgd->add_param_group(torch::optim::OptimizerParamGroup{
+      {torch::zeros({2})}, std::make_unique<torch::optim::SGDOptions>(0.3)});
+  std::vector<double> first;
+  for (int i = 0; i < 3; ++i) {
+    scheduler.step(1.0);
+    REQUIRE(sgd->param_groups().size() == 2);
+    first.push_back(sgd->param_groups()[0].options().get_lr());
+    CHECK(sgd->param_groups()[1].options().get_lr() == 0.3);
+    CHECK(sgd->param_groups()[1].params()[0].numel() == 2);
+  }
+  CHECK(first[0] == Approx(0.2));
+  CHECK(first[1] == Approx(0.1));
+  CHECK(first[2] == Approx(0.1));  // the least one
+}
+
+namespace {
+
+// One number that is to become 3.
+struct one_number : module {
+  at::Tensor weight = register_parameter("weight", torch::ones({1}));
+  step_output training_step(const batch&, std::int64_t) override {
+    return (weight - 3).square().mean();
+  }
+  optimizers configure_optimizers() override { return torch::optim::SGD(parameters(), 0.1); }
+};
+
+template <class Module = one_number>
+job_outcome searched(const learning_rate_range& range, trainer_options of) {
+  torch_plugins plugins;
+  plugins.callbacks = {range};
+  of.batch_size = 2;
+  of.num_sanity_val_steps = 0;
+  const auto ends =
+      run_good_job({.recipe = make_recipe([] { return std::make_shared<Module>(); },
+                                          std::make_shared<table_data>(60, 4, 6), plugins),
+                    .options = range.options(of)});
+  for (const auto& one : ends[0].hooks) CHECK_FALSE(name(one) == "on_validation_start");
+  job_outcome outcome;
+  outcome.status = job_outcome::ending::finished;
+  outcome.queue = ends[0].queued;
+  return outcome;
+}
+
+}  // namespace
+
+// The numbers are those of Lightning 2.6.6 for the same module.
+TEST_CASE("a learning rate is found as Lightning finds it") {
+  using growth = learning_rate_range_options::growth;
+  const auto near = [](double x) { return Approx(x).epsilon(1e-5); };
+  const auto steep = curve_of(searched(learning_rate_range{{1e-3, 10, 50}}, {.ranks = 1}));
+  REQUIRE(steep.rates.size() == 49);  // stopped, because the loss grows
+  CHECK(steep.rates[1] == near(0.0014454397707459276));
+  CHECK(steep.rates[48] == near(8.317637711026709));
+  CHECK(steep.losses[0] == near(2.020202020202018));
+  CHECK(steep.losses[2] == near(3.0160178102328388));
+  CHECK(steep.losses[48] == near(51.92717663084396));
+  CHECK(steep.suggestion().value() == near(0.019054607179632473));
+
+  const auto line =
+      curve_of(searched(learning_rate_range{{1e-3, 0.5, 40, growth::linear, {}}}, {.ranks = 1}));
+  CHECK(line.losses.back() == near(0.38679290758801876));
+  CHECK(line.suggestion().value() == near(0.138225));
+  CHECK(line.suggestion(2, 1).value() == near(0.1008));
+
+  const auto few = curve_of(searched(learning_rate_range{{1e-3, 1, 8}}, {.ranks = 1}));
+  CHECK_FALSE(few.suggestion());
+  CHECK(few.suggestion(2, 1).value() == near(0.1778279410038923));
+  // The losses of both ranks are the same.
+  CHECK(curve_of(searched(learning_rate_range{{1e-3, 1, 8}}, {.ranks = 2})).losses == few.losses);
+  CHECK_THROWS_WITH(learning_rate_range({.min = 1, .max = 1}), Catch::Contains("0 < min < max"));
+}
+
+TEST_CASE("a search for a learning rate: limits of the trainer's own fits do not shorten it") {
+  const trainer_options of{.ranks = 1,
+                           .max_epochs = 1,
+                           .min_epochs = 1000,
+                           .min_steps = 1000,
+                           .max_time = std::chrono::nanoseconds{1},
+                           .overfit_batches = std::int64_t{1},
+                           .fast_dev_run = 1};
+  // It ends early all the same, because the loss grows.
+  CHECK(curve_of(searched(learning_rate_range{{1e-3, 10, 50}}, of)).rates.size() == 49);
+}
+
+namespace {
+
+// The first step has no loss, or NaN with a gradient that is a number.
+template <int Without>
+struct without_first : one_number {
+  step_output training_step(const batch& b, std::int64_t index) override {
+    const auto loss = one_number::training_step(b, index).loss();
+    if (at().step > 0) return loss;
+    return Without == 0 ? step_output{} : step_output{loss + NAN};
+  }
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a search for a learning rate goes on after a first step without a number", "",
+                   without_first<0>, without_first<1>) {
+  const auto curve =
+      curve_of(searched<TestType>(learning_rate_range{{1e-3, 0.1, 20}}, {.ranks = 1}));
+  REQUIRE(curve.losses.size() == 20);
+  CHECK(std::isnan(curve.losses[0]));
+  CHECK(std::isfinite(curve.losses[1]));
+  CHECK(curve.suggestion());
 }

@@ -415,45 +415,6 @@ TEST_CASE("modules that differ between ranks are refused at the start") {
   CHECK_THAT(text_of(ends[0].error), Catch::Contains("rank 1's module"));
 }
 
-TEST_CASE("schedulers step per step and per epoch and by the validation metric") {
-  struct scheduled : regression {
-    scheduled()
-        : regression({.optimize = [](regression& m) {
-            return optimizers{torch::optim::SGD(m.parameters(), 1e-3)}
-                .scheduled<torch::optim::StepLR>({.every = schedule::interval::step}, 1, 0.5)
-                .scheduled<torch::optim::StepLR>({}, 1, 0.1)
-                .scheduled<torch::optim::ReduceLROnPlateauScheduler>(
-                    {.monitor = "const"}, torch::optim::ReduceLROnPlateauScheduler::min, 0.1, 0);
-          }}) {}
-    step_output validation_step(const batch&, std::int64_t) override {
-      log("const", 1);
-      return {};
-    }
-    void on_train_end() override {
-      if (rank() == 0) add_to_queue(value{rate});
-    }
-    void lr_scheduler_step(scheduler& which, std::optional<double> metric) override {
-      module::lr_scheduler_step(which, metric);
-      if (which.plateau() != metric.has_value())
-        throw std::runtime_error("a metric without a plateau scheduler, or the reverse");
-      ++moves;
-      rate = static_cast<double>(moves);
-    }
-    int moves = 0;
-    double rate = 0;
-  };
-  const auto data = std::make_shared<table_data>(16, 4, 4);
-  auto options = quick(2, 4, 99);
-  options.max_epochs = 3;
-  const auto ends = run_good_job({.recipe = recipe_for<scheduled>(data), .options = options});
-  CHECK(ends[0].queued[0] == value{6.0 + 3 + 3});
-  const auto state = ends[0].snapshot->state;
-  // 0.5^6 by steps, 0.1^3 by epochs, 0.1^2 by the plateau scheduler, whose first value is its best.
-  const auto at = state.find("\"lr\":");
-  REQUIRE(at != std::string::npos);
-  CHECK(std::stod(state.substr(at + 5)) == Approx(1e-3 * std::pow(0.5, 6) * 1e-3 * 1e-2));
-}
-
 TEST_CASE("the queue copies values deeply and keeps their dtypes and order") {
   struct sender : regression {
     void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
@@ -596,26 +557,4 @@ TEST_CASE("the program's classifier learns and reports loss and accuracy") {
   CHECK(tested[0].loop.last.at("test/accuracy") == last.at("val/accuracy"));
   CHECK(std::fmod(last.at("val/accuracy") * 203 + 1e-9, 1.0) < 1e-6);  // counts every sample once
   CHECK_THROWS_WITH((classifier{{.optimizer = "lion"}}), Catch::Contains("sgd, adam, adamw"));
-}
-
-TEST_CASE("a plateau scheduler leaves groups alone that were added after it") {
-  using plateau = torch::optim::ReduceLROnPlateauScheduler;
-  const auto sgd = std::make_shared<torch::optim::SGD>(std::vector{torch::zeros({1})}, 0.4);
-  optimizers all{sgd};
-  all.scheduled<plateau>({}, plateau::min, 0.5F, 0, 1e-4, plateau::rel, 0, std::vector{0.1F});
-  auto& scheduler = all.all()[0].schedulers[0];
-  scheduler.step(1.0);
-  sgd->add_param_group(torch::optim::OptimizerParamGroup{
-      {torch::zeros({2})}, std::make_unique<torch::optim::SGDOptions>(0.3)});
-  std::vector<double> first;
-  for (int i = 0; i < 3; ++i) {
-    scheduler.step(1.0);
-    REQUIRE(sgd->param_groups().size() == 2);
-    first.push_back(sgd->param_groups()[0].options().get_lr());
-    CHECK(sgd->param_groups()[1].options().get_lr() == 0.3);
-    CHECK(sgd->param_groups()[1].params()[0].numel() == 2);
-  }
-  CHECK(first[0] == Approx(0.2));
-  CHECK(first[1] == Approx(0.1));
-  CHECK(first[2] == Approx(0.1));  // the least one
 }
