@@ -158,7 +158,15 @@ private:
     auto fit = plain_job();
     add(progress_of(plan_.settings, around_), fit);
     fit.started = [this](const job_handle& held) { live_.hold(held); };
-    fit.observers.push_back(report_.watch());
+    fit.observers.push_back(report_.watch([folder = folder_] {
+      return folder->is_in_place()
+                 ? std::string{}
+                 : fmt::format(
+                       "the run folder {0} was moved or removed while the job runs: what "
+                       "is written from now on is in a new folder {0}, and the checkpoints "
+                       "before are where the other one is now",
+                       folder->path());
+    }));
     add_loggers({.folder = plan_.folder,
                  .restarts = fit.options.elastic.enabled(),
                  .resumed_at = plan_.resumes ? plan_.step : undefined,

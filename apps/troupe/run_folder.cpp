@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <fmt/chrono.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -101,6 +102,13 @@ void run_folder::resume_at(std::int64_t step) const {
   if (error) cannot_use(path_, error.message());
   cut_metrics(file(metrics_file), step);
   cut_metrics(file(figures_file), step);
+}
+
+bool run_folder::is_in_place() const {
+  struct stat mine {};
+  struct stat named {};
+  return ::fstat(lock_, &mine) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+         mine.st_dev == named.st_dev && mine.st_ino == named.st_ino;
 }
 
 void run_folder::write(const char* name, const std::string& text) const {

@@ -38,6 +38,8 @@ public:
   /// Prepares the folder for a run that continues from step `step`: removes result.json and the
   /// rows of metrics.csv and figures.csv after that step.
   void resume_at(std::int64_t step) const;
+  /// False: the folder was moved or removed since. `path` then names another folder, or none.
+  bool is_in_place() const;
   /// Replaces config.toml or result.json, by rename.
   void write(const char* name, const std::string& text) const;
 

@@ -22,10 +22,12 @@ struct trouble_report::state {
   bool checkpoints_fail = false;   // the last checkpoint could not be written
   bool removals_fail = false;      // an old checkpoint could not be removed
   bool warned = false;
+  bool warned_of_place = false;
 
   void checkpoint_failed(const seen::lifecycle& what);
   void checkpoint_written(const seen::lifecycle& what);
   void generation_forming(const seen::lifecycle& what);
+  void warn_of_place(const std::function<std::string()>& misplaced);
   void look_at(const seen::metrics& what);
   void remember(const std::string& text) {
     const std::lock_guard hold{guard};
@@ -52,6 +54,15 @@ void trouble_report::state::checkpoint_written(const seen::lifecycle& what) {
   const std::lock_guard hold{guard};
   if (std::exchange(checkpoints_fail, false))
     screen.note(fmt::format("checkpoints are written again: step {}", what.step));
+}
+
+void trouble_report::state::warn_of_place(const std::function<std::string()>& misplaced) {
+  const std::lock_guard hold{guard};
+  if (warned_of_place) return;
+  const auto text = misplaced();
+  if (text.empty()) return;
+  warned_of_place = true;
+  screen.warning(text);
 }
 
 void trouble_report::state::generation_forming(const seen::lifecycle& what) {
@@ -142,14 +153,16 @@ private:
 
 trouble_report::trouble_report(console& screen) : state_(std::make_shared<state>(screen)) {}
 
-observer_factory trouble_report::watch() const {
-  return [s = state_] {
-    return std::make_unique<listener>([s](const observation& what) {
+observer_factory trouble_report::watch(std::function<std::string()> misplaced) const {
+  return [s = state_, misplaced = std::move(misplaced)] {
+    return std::make_unique<listener>([s, misplaced](const observation& what) {
       if (const auto* metrics = std::get_if<seen::metrics>(&what)) return s->look_at(*metrics);
       const auto* event = std::get_if<seen::lifecycle>(&what);
       if (!event) return;
       if (event->event == lifecycle_kind::checkpoint_failed) s->checkpoint_failed(*event);
       if (event->event == lifecycle_kind::checkpoint_written) s->checkpoint_written(*event);
+      if (event->event == lifecycle_kind::checkpoint_written && misplaced)
+        s->warn_of_place(misplaced);
       if (event->event == lifecycle_kind::generation_forming) s->generation_forming(*event);
     });
   };

@@ -5,6 +5,7 @@
 #include "troupe/failure.hpp"
 #include "troupe/observer.hpp"
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,8 +21,9 @@ public:
   explicit trouble_report(console& screen);
 
   /// Reports the first of several failed checkpoints in a row and the next one that succeeds.
-  /// Reports a new generation after a failure. Warns once when a metric is not finite.
-  observer_factory watch() const;
+  /// Reports a new generation after a failure. Warns once when a metric is not finite, and once
+  /// when `misplaced` returns a text: it is asked after each checkpoint.
+  observer_factory watch(std::function<std::string()> misplaced = {}) const;
   /// Wraps the observer that `make` makes, which writes `file`. After an error of the file system
   /// the observer continues, and must leave its file whole. The first such error is reported at
   /// once, the number of lost lines at the end. Any other exception is reported and ends it.

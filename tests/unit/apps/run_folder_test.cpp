@@ -122,3 +122,19 @@ TEST_CASE("a resumed run removes its result and the metrics after its step", "[r
   CHECK(read_text(folder.file(metrics_file)) == "step,epoch,x\n10,0,1\n20,0,2\n");
   folder.resume_at(20);
 }
+
+TEST_CASE("a run folder that is moved, replaced or removed is not in its place", "[run_folder]") {
+  const temporary_folder place;
+  const auto path = (place.path() / "run").string();
+  const run_folder mine{path};
+  CHECK(mine.is_in_place());
+  std::filesystem::rename(path, place.path() / "moved");
+  CHECK_FALSE(mine.is_in_place());
+  std::filesystem::create_directory(path);
+  CHECK_FALSE(mine.is_in_place());
+  std::filesystem::remove(path);
+  std::filesystem::rename(place.path() / "moved", path);
+  CHECK(mine.is_in_place());
+  std::filesystem::remove(path);
+  CHECK_FALSE(mine.is_in_place());
+}

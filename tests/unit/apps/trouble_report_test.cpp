@@ -1,5 +1,5 @@
 // Goal: while a job runs, the terminal shows failed checkpoints, values that are not finite and
-// failed observers, each of them once.
+// failed observers, each of them once, and that the run's folder was moved.
 #include "apps/troupe/trouble_report.hpp"
 
 #include <limits>
@@ -65,6 +65,20 @@ TEST_CASE("checkpoints that cannot be removed cause one warning: they were writt
   CHECK(t.next().empty());
   watch->on(checkpoint(lifecycle_kind::checkpoint_failed, 3));
   CHECK_THAT(t.next(), Catch::Contains("step 3 was not written"));
+}
+
+TEST_CASE("a misplaced run folder is shown once, after the next checkpoint", "[trouble]") {
+  reported_screen t;
+  std::string place;
+  const auto watch = t.report.watch([&] { return place; })();
+  watch->on(checkpoint(lifecycle_kind::checkpoint_written, 1));
+  CHECK(t.next().empty());
+  place = "it was moved";
+  CHECK(t.next().empty());
+  watch->on(checkpoint(lifecycle_kind::checkpoint_written, 2));
+  CHECK(t.next() == "warning: it was moved\n");
+  watch->on(checkpoint(lifecycle_kind::checkpoint_written, 3));
+  CHECK(t.next().empty());
 }
 
 TEST_CASE("each generation after the first is shown at once, with its cause", "[trouble]") {
