@@ -1,6 +1,5 @@
 // Goal: each ready callback does what its header says. Numbers named "PyTorch" were computed by
 // PyTorch 2.13.
-#include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "backends/torch/callback_catalog.hpp"
 #include "backends/torch/report_monitor.hpp"
@@ -8,7 +7,6 @@
 #include "tests/unit/torch_callbacks/resumed.hpp"
 #include "troupe/callbacks.hpp"
 #include "troupe/measures.hpp"
-#include "troupe/trainer.hpp"
 
 #include "tests/support/catch.hpp"
 

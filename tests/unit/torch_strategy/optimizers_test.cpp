@@ -1,5 +1,5 @@
-// Goal: the fused optimizer step ends in the bits of the separate one and leaves the same state;
-// reduce_on_plateau reduces rates as PyTorch does, and refuses impossible values.
+// Goal: the fused optimizer step ends in the bits of the separate one and leaves the same state.
+// Schedules and reduce_on_plateau change rates as PyTorch does. A rate is found as by Lightning.
 #include <torch/optim.h>
 
 #include "tests/unit/torch_strategy/small_models.hpp"
