@@ -192,7 +192,7 @@ void torch_learner::handle(const hooks::load_checkpoint& h) {
   if (h.what == hooks::load_checkpoint::part::everything)
     reading(h.path, [&] { take_everything(*loaded_); });
   else if (about_.purpose != stage::train)
-    reading(h.path, [&] { take_data(parse_state(loaded_->state)); });
+    reading(h.path, [&] { take_data_of_evaluation(parse_state(loaded_->state)); });
   outcome_->restored = loaded_->loop;
   if (h.what == hooks::load_checkpoint::part::weights) return;
   loaded_.reset();
@@ -233,6 +233,12 @@ fit_record torch_learner::record() const {
 void torch_learner::take_data(const json& state) {
   if (const auto kept = state.value("data", std::string{}); data_ && !kept.empty())
     data_->load_state(kept);
+}
+
+// A fit that resumes has the same data, an evaluation may have another.
+void torch_learner::take_data_of_evaluation(const json& state) {
+  const auto with = state.value("made_with", json::object());
+  if (data_ && with.value("data", std::string{}) == data_->name()) take_data(state);
 }
 
 void torch_learner::take_everything(snapshot& from) {

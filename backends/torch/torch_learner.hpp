@@ -265,6 +265,7 @@ private:
   void take_initial(const snapshot& from);
   void take_loaded_weights();
   void take_data(const nlohmann::json& state);
+  void take_data_of_evaluation(const nlohmann::json& state);
   void take_everything(snapshot& from);
   fit_record record() const;
 

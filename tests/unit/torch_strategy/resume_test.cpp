@@ -131,6 +131,30 @@ TEST_CASE("a resumed fit keeps what hooks changed: frozen parameters, modes and 
   CHECK(distance(whole, trained<regression>(options, data)) > 1e-3);
 }
 
+TEST_CASE("an evaluation of a checkpoint gives its data's state to data of the same name only") {
+  struct noting : table_data {
+    explicit noting(std::string called) : table_data(24), called_(std::move(called)) {}
+    std::string name() const override { return called_; }
+    std::string state() const override { return "\"of " + called_ + "\""; }
+    void load_state(const std::string& json) override { got = json; }
+    std::vector<dataset_ptr> validation() override { return {train()}; }
+    std::string got;
+
+  private:
+    std::string called_;
+  };
+  const auto options = quick(1, 4, 3);
+  const auto from = stopped_after(3, options, std::make_shared<noting>("one"));
+  for (const auto* name : {"one", "other", ""}) {
+    const auto data = std::make_shared<noting>(name);
+    run_good_job({.recipe = resuming(from, data),
+                  .options = options,
+                  .purpose = stage::validate,
+                  .resume = "here"});
+    CHECK(data->got == (data->name() == "one" ? "\"of one\"" : ""));
+  }
+}
+
 TEST_CASE("a resumed fit knows of a stop that a hook asked for after the last step") {
   struct leaving : regression {
     void on_train_batch_end(const step_output&, const batch&, std::int64_t index) override {

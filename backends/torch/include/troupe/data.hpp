@@ -195,8 +195,8 @@ public:
   /// JSON text that is saved with a checkpoint and passed back on load.
   virtual std::string state() const { return {}; }
   /// `json`: what state() returned when the checkpoint was taken, never empty. Called on every
-  /// rank: in a fit that resumes, after its datasets were read; in an evaluation of a checkpoint,
-  /// before.
+  /// rank: in a fit that resumes, after its datasets were read; in an evaluation of a checkpoint
+  /// whose data had the same name(), before.
   virtual void load_state(const std::string& json) { (void)json; }
 };
 /// Shared by all ranks of a process.
