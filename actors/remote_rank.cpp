@@ -27,6 +27,7 @@ struct remote_rank_state {
   std::shared_ptr<job_process> process;  // null once the rank does not need it any more
   fence last;  // of the newest order; identifies this life of the rank in the proxy's own reports
   bool ended = false;
+  std::string why_ended;  // of the rank's actor in its process; empty: in order
   /// A rank of its process has sent a message, so orders reach the process without delay. Shared by
   /// the proxies of the process.
   std::shared_ptr<std::atomic<bool>> spoke;
@@ -53,7 +54,8 @@ struct remote_rank_state {
   }
   void close(const close_generation& m);
   void tear(const tear_down& m);
-  void left();
+  void left(const far_ended& m);
+  void quit() { seam::quit(*self, why_ended); }
 };
 
 rank_spec remote_rank_state::brief() const {
@@ -219,11 +221,12 @@ void remote_rank_state::tear(const tear_down& m) {
 }
 
 // The process may go on, with other ranks.
-void remote_rank_state::left() {
+void remote_rank_state::left(const far_ended& m) {
   ended = true;
+  why_ended = m.why;
   if (!process || process->remove(setup.plan.incarnation)) return;
   process.reset();
-  self->quit();
+  quit();
 }
 
 void remote_rank_state::gone(const process_gone& m) {
@@ -237,7 +240,7 @@ void remote_rank_state::gone(const process_gone& m) {
     at.incarnation = setup.plan.incarnation;
     self->send(setup.supervisor, rank_failed{at, without_exception(std::move(what)), true});
   }
-  self->quit();
+  quit();
 }
 
 seam::one_way_handlers<remote_rank_actor> behaviour(remote_rank_pointer self) {
@@ -252,7 +255,7 @@ seam::one_way_handlers<remote_rank_actor> behaviour(remote_rank_pointer self) {
       [](const lane_answered&) {},
       [](const lane_closed&) {},
       [&s](tick) { s.look(); },
-      [&s](const far_ended&) { s.left(); },
+      [&s](const far_ended& m) { s.left(m); },
       [&s](const process_gone& m) { s.gone(m); },
   };
 }

@@ -8,6 +8,15 @@ caught recorded(failure_kind kind, std::string what) {
   return {make_failure(kind, std::move(what)), nullptr};
 }
 
+// An exception's text as it is, and other reasons as CAF writes them.
+std::string text_of(const caf::error& why) {
+  if (!why) return {};
+  const auto& context = why.context();
+  if (why == caf::sec::runtime_error && context.match_elements<std::string>())
+    return context.get_as<std::string>(0);
+  return to_string(why);
+}
+
 }  // namespace
 
 void guard(caf::scheduled_actor& self, actor_error_handler trouble) {
@@ -41,8 +50,12 @@ void on_down(caf::scheduled_actor& self,
              std::function<void(const caf::actor_addr&, std::string)> handler) {
   self.set_down_handler(
       [handler = std::move(handler)](caf::scheduled_actor*, caf::down_msg& message) {
-        handler(message.source, message.reason ? to_string(message.reason) : std::string{});
+        handler(message.source, text_of(message.reason));
       });
+}
+
+void quit(caf::scheduled_actor& self, const std::string& why) {
+  self.quit(why.empty() ? caf::error{} : caf::make_error(caf::sec::runtime_error, why));
 }
 
 system_config::system_config(std::size_t threads) {

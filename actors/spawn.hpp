@@ -81,9 +81,12 @@ public:
 };
 
 /// Calls `handler(address, reason text)` when an actor that `self` monitors has ended, for whatever
-/// reason.
+/// reason. The text of an exception is as it was thrown, and of an orderly end empty.
 void on_down(caf::scheduled_actor& self,
              std::function<void(const caf::actor_addr& who, std::string why)> handler);
+
+/// Ends `self`, with this reason text for the actors that monitor it.
+void quit(caf::scheduled_actor& self, const std::string& why);
 
 /// Sends `message` to `self` after `delay` of the system's clock, which is virtual in a simulation.
 template <class Self, class Message>

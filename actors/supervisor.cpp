@@ -21,14 +21,27 @@ namespace troupe {
 
 namespace {
 
+// What ended the supervisor; empty: no exception. Written before its state is destroyed.
+using supervisor_error = std::shared_ptr<std::string>;
+
+actor_error_handler keeping(supervisor_error into, actor_error_handler trouble) {
+  return [into = std::move(into), trouble = std::move(trouble)](const caf::strong_actor_ptr& who,
+                                                                caught what) {
+    if (what.original) *into = fmt::format(": {}: {}", what.record.type, what.record.what);
+    if (trouble) trouble(who, std::move(what));
+  };
+}
+
 // Completes the job exactly once, at the latest when the supervisor's state is destroyed.
 class completion {
 public:
-  explicit completion(std::function<void(job_outcome)> complete) : complete_(std::move(complete)) {}
+  completion(std::function<void(job_outcome)> complete, supervisor_error error)
+      : complete_(std::move(complete)), error_(std::move(error)) {}
   ~completion() {
     job_outcome outcome;
     caught why;
-    why.original = std::make_exception_ptr(internal_error("the supervisor ended before its job"));
+    why.original =
+        std::make_exception_ptr(internal_error("the supervisor ended before its job" + *error_));
     why.record = describe(why.original);
     outcome.failed_with = std::make_shared<const caught>(std::move(why));
     (*this)(std::move(outcome));
@@ -41,6 +54,7 @@ public:
 
 private:
   std::function<void(job_outcome)> complete_;
+  const supervisor_error error_;
 };
 
 struct supervisor_state;
@@ -459,9 +473,9 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
                            ? choose_communicator(setup.world, setup.what.options.communicator.name)
                            : nullptr;
   auto shared = std::make_shared<supervisor_setup>(std::move(setup));
-  auto trouble = shared->trouble;
+  const auto error = std::make_shared<std::string>();
   return seam::spawn<supervisor_actor, supervisor_state>(
-      system, std::move(trouble),
+      system, keeping(error, shared->trouble),
       [=](supervisor_pointer self) -> seam::one_way_handlers<supervisor_actor> {
         auto& s = self->state;
         s.self = self;
@@ -470,7 +484,7 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
         s.communicators = communicators;
         s.plan = plan;
         s.limits = limits;
-        s.complete = std::make_unique<completion>(std::move(s.setup.complete));
+        s.complete = std::make_unique<completion>(std::move(s.setup.complete), error);
         s.machine = std::make_unique<supervisor_machine>(s.setup.id, s.what->options.ranks, limits,
                                                          rules_of(s.setup));
         seam::on_down(*self,

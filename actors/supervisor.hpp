@@ -51,7 +51,7 @@ struct supervisor_setup {
 
 /// Checks the job (a `user_error` in its options completes it at once) and spawns its supervisor.
 /// The job starts on `begin_job`. If the supervisor itself ends early, the job completes as failed
-/// with `internal_error`, and the ranks end.
+/// with `internal_error`, which has the text of the exception that ended it, and the ranks end.
 supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup setup);
 
 }  // namespace troupe

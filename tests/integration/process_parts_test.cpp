@@ -6,6 +6,7 @@
 #include <map>
 #include <string_view>
 
+#include "backends/lane.hpp"
 #include "tests/support/integer_learner.hpp"
 #include "tests/support/runner.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -75,9 +76,24 @@ ports counted_ports() {
   world.use(std::make_shared<counted_kind>(world.rendezvous_kinds.front()));
   return world;
 }
+/// Opens no lane for rank 1.
+struct broken_lanes : lane_backend {
+  explicit broken_lanes(std::shared_ptr<lane_backend> inner) : inner_(std::move(inner)) {}
+  std::unique_ptr<lane> open(const learner_context& context, recipe_ptr recipe,
+                             lane_sink sink) override {
+    if (context.rank == 1) throw std::runtime_error("no thread is left");
+    return inner_->open(context, std::move(recipe), std::move(sink));
+  }
+
+private:
+  std::shared_ptr<lane_backend> inner_;
+};
+constexpr const char* without_lane = "TROUPE_TEST_WITHOUT_LANE";
 ports ports_of_rank() {
   count_call("world");
-  return counted_ports();
+  auto world = counted_ports();
+  if (std::getenv(without_lane)) world.lanes = std::make_shared<broken_lanes>(world.lanes);
+  return world;
 }
 
 job in_processes(const std::string& recipe, std::int32_t ranks) {
@@ -149,6 +165,19 @@ TEST_CASE("a process with several shards makes its ports and joins its communica
   std::ifstream in{file};
   for (std::string line; std::getline(in, line);) ++calls[line];
   CHECK(calls == std::map<std::string, int>{{"join", 2}, {"world", 2}});
+}
+
+TEST_CASE("an exception that ends a rank's actor in its process reaches the caller as text") {
+  const bool elastic = GENERATE(false, true);
+  INFO("elastic " << elastic);
+  auto what = in_processes("integers", 2);
+  what.options.elastic.max_restarts = elastic ? 1 : 0;
+  ::setenv(without_lane, "1", 1);
+  const auto outcome = run(what);
+  ::unsetenv(without_lane);
+  REQUIRE(outcome.failed_with);
+  CHECK(outcome.failed_with->record.what == "the actor of rank 1 ended: no thread is left");
+  CHECK(outcome.failed_with->record.rank == 1);
 }
 
 int main(int count, char** arguments) {

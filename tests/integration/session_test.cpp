@@ -14,6 +14,7 @@
 #include <future>
 #include <mutex>
 
+#include "backends/entropy.hpp"
 #include "tests/support/integer_learner.hpp"
 #include "troupe/ports.hpp"
 #include "troupe/session.hpp"
@@ -116,6 +117,24 @@ TEST_CASE(
   REQUIRE_FALSE(unmade.ok());
   CHECK(unmade.failed_with->record.code == errc::bad_usage);
   CHECK_THAT(unmade.failed_with->record.what, Catch::Contains("the recipe made no learner"));
+}
+
+TEST_CASE("a port that throws in the supervisor: the failure has its text", "[session]") {
+  struct drawn_up final : entropy {  // the job's number, and then nothing
+    bool first = true;
+    std::uint64_t draw() override {
+      if (std::exchange(first, false)) return 1;
+      throw std::runtime_error("no entropy is left");
+    }
+  };
+  auto world = local_ports();
+  world.random = std::make_shared<drawn_up>();
+  session s{asio::system_executor{}, world};
+  const auto outcome = s.run(integer_job({}, 2));
+  REQUIRE_FALSE(outcome.ok());
+  CHECK(outcome.failed_with->record.what ==
+        "the supervisor ended before its job: std::runtime_error: no entropy is left");
+  CHECK_THROWS_AS(outcome.rethrow(), internal_error);
 }
 
 TEST_CASE("a coroutine awaits a fit and resumes on its own thread", "[session]") {
