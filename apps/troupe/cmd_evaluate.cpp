@@ -94,14 +94,14 @@ program_end evaluate(stage purpose, const schema& all, given what, const context
   std::vector<std::string_view> unused{"metrics_port", "logger"};
   if (plan.settings.text("profiler") == "torch") unused.emplace_back("profiler");
   note_unused(around.screen, plan.settings, to_string(purpose), unused);
-  const auto trace = add_trace(plan.settings, work);
+  const auto traces = add_traces(plan.settings, work);
   for (auto& make : progress_of(plan.settings, around)) work.observers.push_back(std::move(make));
   job_runner runner{around.world(), [&](int signal, int count) {
                       around.screen.note(signal_note(signal, count, left_by_stop::nothing));
                     }};
   const auto outcome = runner.run(std::move(work));
   report_troubles(around.screen, outcome);
-  report_trace(around.screen, trace);
+  report_traces(around.screen, traces);
   report_profile(around.screen, outcome);
   job_runner::ignore_later_signals();
   if (runner.signal() == 0) std::signal(SIGPIPE, SIG_DFL);  // `troupe predict ... | head` ends so

@@ -44,7 +44,7 @@ public:
                         around_.screen.note(signal_note(signal, count, left_by_stops()));
                       }};
     serve_metrics(runner);
-    const auto trace = add_trace(plan_.settings, shared_);
+    const auto traces = add_traces(plan_.settings, shared_);
     if (plan_.resumes) folder_->resume_at(plan_.step);
     folder_->write(config_file, saved_configuration(plan_.settings));
     serve(runner);
@@ -63,7 +63,7 @@ public:
       add_test(outcome, result);
     }
     runner.serve_no_more();
-    report_trace(around_.screen, trace);
+    report_traces(around_.screen, traces);
     job_runner::ignore_later_signals();
     return close(result, outcome, runner);
   }

@@ -322,29 +322,32 @@ void check_traces(const settings& s) {
         fmt::format("--trace and --trace-hooks both name {}: name two files", s.text("trace")));
 }
 
-std::shared_ptr<run_trace> add_trace(const settings& s, job& to) {
+job_traces add_traces(const settings& s, job& to) {
   check_traces(s);
-  std::shared_ptr<hook_trace> lines;
-  std::shared_ptr<run_trace> slices;
-  if (s.is_set("trace_hooks")) lines = std::make_shared<hook_trace>(s.text("trace_hooks"));
+  job_traces all;
+  auto& [hooks, slices] = all;
+  if (s.is_set("trace_hooks")) hooks = std::make_shared<hook_trace>(s.text("trace_hooks"));
   if (s.is_set("trace")) {
     slices = std::make_shared<run_trace>(
         s.text("trace"), [] { return std::chrono::steady_clock::now().time_since_epoch(); });
     to.observers.push_back(lifecycle_of(slices));
   }
-  if (lines || slices)
-    to.trace = [lines, slices](std::int32_t rank, const hook& what) {
-      if (lines) (*lines)(rank, what);
-      if (slices) slices->enter(rank, what);
+  if (hooks || slices)
+    to.trace = [all](std::int32_t rank, const hook& what) {
+      if (all.hooks) (*all.hooks)(rank, what);
+      if (all.slices) all.slices->enter(rank, what);
     };
-  return slices;
+  return all;
 }
 
-void report_trace(console& screen, const std::shared_ptr<run_trace>& trace) {
-  if (!trace) return;
-  trace->finish();
-  if (const auto why = trace->trouble(); !why.empty())
-    screen.error(fmt::format("the trace ends early: {}", why));
+void report_traces(console& screen, const job_traces& all) {
+  const auto report = [&](const std::string& why) {
+    if (!why.empty()) screen.error(fmt::format("the trace ends early: {}", why));
+  };
+  if (all.hooks) report(all.hooks->trouble());
+  if (!all.slices) return;
+  all.slices->finish();
+  report(all.slices->trouble());
 }
 
 void note_unused(console& screen, const settings& s, std::string_view command,

@@ -3,6 +3,7 @@
 
 #include "apps/troupe/context.hpp"
 #include "apps/troupe/settings.hpp"
+#include "backends/telemetry/hook_trace.hpp"
 #include "backends/telemetry/run_trace.hpp"
 #include "troupe/trainer.hpp"
 
@@ -38,10 +39,15 @@ void add_init_weights(const settings& s, job& to);
 /// Checks the files of the settings trace_hooks and trace, if they are set. Throws user_error if
 /// one of them has another content, or if both are the same.
 void check_traces(const settings& s);
-/// Opens these files, after the same checks. Returns the latter.
-std::shared_ptr<run_trace> add_trace(const settings& s, job& to);
-/// Completes the file of a trace. An error of the disk that has ended it is shown on `screen`.
-void report_trace(console& screen, const std::shared_ptr<run_trace>& trace);
+/// The traces of a job; null: not wanted.
+struct job_traces {
+  std::shared_ptr<hook_trace> hooks;
+  std::shared_ptr<run_trace> slices;
+};
+/// Opens these files, after the same checks.
+job_traces add_traces(const settings& s, job& to);
+/// Completes the files. An error of the disk that has ended one of them is shown on `screen`.
+void report_traces(console& screen, const job_traces& all);
 
 /// A note about each of the settings `keys` that a flag or `--set` gives to a command that has no
 /// use for it. A file or a variable may be for other commands.

@@ -95,6 +95,7 @@ job_runner::job_runner(ports world, std::function<void(int signal, int count)> n
   take_signals_back();
   console::end_soon(false);
   std::signal(SIGPIPE, SIG_IGN);  // Ctrl-C ends the `tee` of a pipeline, too
+  std::signal(SIGXFSZ, SIG_IGN);  // a file at its limit (ulimit -f) is an error, as on a full disk
   state_ = std::make_unique<state>(std::move(world), std::move(notify));
   state_->listen();
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <system_error>
+
 namespace troupe {
 
 std::string trace_line(std::int32_t rank, const hook& what) {
@@ -20,7 +22,17 @@ hook_trace::hook_trace(std::string path) : file_(std::move(path), line_file::sta
 void hook_trace::operator()(std::int32_t rank, const hook& what) {
   const auto line = trace_line(rank, what);
   const std::lock_guard lock{mutex_};
-  file_.add(line);
+  if (!trouble_.empty()) return;  // later lines would hide the gap
+  try {
+    file_.add(line);
+  } catch (const std::system_error& error) {
+    trouble_ = error.what();
+  }
+}
+
+std::string hook_trace::trouble() const {
+  const std::lock_guard lock{mutex_};
+  return trouble_;
 }
 
 }  // namespace troupe

@@ -16,16 +16,19 @@ inline constexpr std::string_view hooks_head = "{\"rank\":";
 /// line end; undefined numbers are null.
 std::string trace_line(std::int32_t rank, const hook& what);
 
-/// Writes one such line per call, at once. Thread-safe. Lanes call it at entry of every hook, so a
-/// rank's lines are in the order in which it handled the hooks.
+/// Writes one such line per call, at once, until the disk has no more room. Thread-safe. Lanes call
+/// it at entry of every hook, so a rank's lines are in the order in which it handled the hooks.
 class hook_trace {
 public:
   /// Replaces the file. Throws user_error (bad_configuration) if it cannot be written.
   explicit hook_trace(std::string path);
   void operator()(std::int32_t rank, const hook& what);
+  /// Why there are no more lines, with the path; empty: they are all there.
+  std::string trouble() const;
 
 private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::string trouble_;
   line_file file_;
 };
 

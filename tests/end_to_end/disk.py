@@ -11,10 +11,15 @@ from troupe_program import (Traced, check, check_code, check_equal, check_in, ch
                             result_of)
 
 BYTES = 3000  # more than config.toml and result.json, less than a checkpoint or many events
-# Python ignores SIGXFSZ, the signal of a write beyond the limit, and so does the program that it executes.
-LIMITED = {"before": [sys.executable, "-c", "import os, resource, sys\n"
-                      f"resource.setrlimit(resource.RLIMIT_FSIZE, ({BYTES}, {BYTES}))\n"
-                      "os.execv(sys.argv[1], sys.argv[1:])"]}
+# Python ignores SIGXFSZ, the signal of a write beyond the limit. The program starts with its default, as in a shell.
+def limited(size):
+    return {"before": [sys.executable, "-c", "import os, resource, signal, sys\n"
+                       f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))\n"
+                       "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
+                       "os.execv(sys.argv[1], sys.argv[1:])"]}
+
+
+LIMITED = limited(BYTES)
 EVERY = ["--checkpoint-every-n-steps", 1]
 
 
@@ -54,6 +59,19 @@ def story_the_terminal_reports_a_failed_checkpoint_while_the_fit_continues(folde
     traced.wait_for_note("was not written")
     traced.release()
     check_code(traced.end(), 5)
+
+
+def story_a_full_disk_ends_the_trace_of_hooks_and_not_the_fit(folder):
+    trace = os.path.join(folder, "hooks.jsonl")
+    for more in ([], ["--max-restarts", 1]):
+        run = os.path.join(folder, f"run{len(more)}")
+        ended = check_code(fit(run, "--max-epochs", 8, "--trace-hooks", trace, *more,
+                               **limited(120_000)), 0)
+        check_equal(result_of(run)["steps"], 128, ended)
+        check(checkpoints_of(run), ended)
+        check_equal(ended.err.count(f"the trace ends early: cannot write {trace}: File too large"), 1, ended)
+        with open(trace, encoding="utf-8") as f:
+            check(all(json.loads(line) for line in f), "a partial line")
 
 
 if __name__ == "__main__":
