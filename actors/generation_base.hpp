@@ -2,6 +2,7 @@
 // the supervisor machine.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,6 +20,8 @@ struct generation_base {
 
   bool held() const { return point.number > 0; }
   std::int64_t steps() const { return point.loop.steps; }
+  /// Steps that the member has done. Before its first one it has the base, whatever it has said.
+  std::int64_t reached_by(const member& m) const { return std::max(m.held.steps, steps()); }
   /// The members with this state that stay where they are, by rank.
   std::vector<std::int32_t> holders(const membership& members) const;
   friend bool operator==(const generation_base&, const generation_base&) = default;

@@ -335,7 +335,7 @@ void supervisor_machine::handle(const rank_failed& e, actions& out) {
     what.rank = members_.rank_of(*m);
     what.generation = generation().value();
   } else if (what.step == undefined) {
-    what.step = m->held.steps;
+    what.step = current_.base.reached_by(*m);
   }
   placements_.lost(m->process);
   lose(*m, std::move(what), true, out);

@@ -80,7 +80,7 @@ void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
       make_failure(failure_kind::down, fmt::format("the actor of rank {} ended: {}", e.rank,
                                                    e.why.empty() ? "without a reason" : e.why));
   what.rank = e.rank;
-  what.step = m.held.steps;
+  what.step = current_.base.reached_by(m);
   what.generation = generation().value();
   lose(m, std::move(what), false, out);
 }

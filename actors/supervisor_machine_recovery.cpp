@@ -59,7 +59,7 @@ void supervisor_machine::give_up_unclosed(actions& out) {
                              fmt::format("{}: the rank is replaced", m.unresponsive));
     what.id = next_failure();
     what.rank = members_.rank_of(m);
-    what.step = m.held.steps;
+    what.step = current_.base.reached_by(m);
     what.generation = generation().value();
     what.follows = failures_.first().has_value();
     if (planned) {

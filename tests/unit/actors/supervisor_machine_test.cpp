@@ -308,3 +308,23 @@ TEST_CASE("abort of a job that saves its last point: the checkpointer has its wh
   s.on(request_abort{"I mean it"});
   CHECK(s.last.empty());
 }
+
+TEST_CASE("a rank lost before the first step of a resumed job names the step resumed at",
+          "[supervisor]") {
+  for (const bool far : {false, true}) {
+    INFO("in a process of its own: " << far);
+    supervised s;
+    loop_state from;
+    from.steps = 7;
+    s.on(supervision::begin{{s.life_of(0), s.life_of(1)}, from});
+    auto what = make_failure(failure_kind::signal, "killed");
+    what.rank = 1;
+    if (far) s.on(rank_failed{s.of(1, 0), without_exception(what), true});
+    if (!far) s.on(supervision::rank_down{1, "gone", s.life_of(1)});
+    const auto* said = std::get_if<supervision::announce>(&s.last.front());
+    REQUIRE(said);
+    REQUIRE(said->what.cause);
+    CHECK(said->what.cause->rank == 1);
+    CHECK(said->what.cause->step == 7);
+  }
+}
