@@ -1,9 +1,12 @@
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
@@ -15,13 +18,14 @@
 #include "backends/processes/linked_client.hpp"
 #include "backends/processes/placed_socket.hpp"
 #include "backends/processes/spawning.hpp"
+#include "backends/running_clock.hpp"
 
 namespace troupe {
 
 namespace {
 
-// Time-out of one address; the next address may answer.
-constexpr timeval connect_limit{5, 0};
+// Of one address; the next address may answer.
+constexpr std::chrono::seconds connect_limit{5};
 
 [[noreturn]] void gone(const std::string& why) {
   throw user_error(errc::membership, fmt::format("the process that the launcher started as rank 0 "
@@ -29,15 +33,37 @@ constexpr timeval connect_limit{5, 0};
                                                  why));
 }
 
-file_descriptor dial(const std::string& host, std::uint16_t port) {
+// Of a socket that does not block: 0 or the error. A signal, or a stop of the process, changes
+// nothing.
+int connect_to(int socket, const sockaddr_in& to) {
+  if (::connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  const auto until = running_clock::now() + connect_limit;
+  for (int ready = 0; ready <= 0;) {
+    const auto rest = running_clock::next_look(until) - running_clock::now();
+    pollfd made{socket, POLLOUT, 0};
+    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(rest).count();
+    ready = ::poll(&made, 1, static_cast<int>(std::max<std::int64_t>(ms, 0)));
+    if (ready < 0 && errno != EINTR) return errno;
+    if (ready <= 0 && running_clock::now() >= until) return ETIMEDOUT;
+  }
+  int error = 0;
+  socklen_t size = sizeof error;
+  ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
+
+// No descriptor: `error` says why.
+file_descriptor dial(const std::string& host, std::uint16_t port, int& error) {
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(port);
+  error = EINVAL;
   if (::inet_pton(AF_INET, host.c_str(), &to.sin_addr) != 1) return file_descriptor{};
-  file_descriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &connect_limit, sizeof connect_limit);
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
-    return file_descriptor{};
+  file_descriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  error = socket ? connect_to(socket.get(), to) : errno;
+  if (error != 0) return file_descriptor{};
+  ::fcntl(socket.get(), F_SETFL, 0);  // from here on it blocks
   set_up_placed_socket(socket.get());
   return socket;
 }
@@ -90,18 +116,27 @@ std::unique_ptr<launcher_client> placed_client(std::int32_t rank, const std::str
   const auto where = read_join_info(text);
   std::string tried;
   for (const auto& host : where.hosts) {
-    auto socket = dial(host, where.port);
-    if (socket.get() < 0) {
-      tried += fmt::format("{}{}:{}: {}", tried.empty() ? "" : ", ", host, where.port,
-                           std::strerror(errno));
+    const auto note = [&](std::string_view why) {
+      tried += fmt::format("{}{}:{}: {}", tried.empty() ? "" : ", ", host, where.port, why);
+    };
+    int error = 0;
+    auto socket = dial(host, where.port, error);
+    if (!socket) {
+      note(std::strerror(error));
       continue;
     }
+    // An address of the other host, such as that of a bridge, may be another program's here.
     assignment_block block;
     if (!send_all(socket.get(), encode_arrival(where.secret, rank)) ||
-        !receive_all(socket.get(), block))
-      gone("it has ended the connection");
+        !receive_all(socket.get(), block)) {
+      note("it has ended the connection");
+      continue;
+    }
     const auto assigned = decode_assignment(block, where.secret);
-    if (!assigned) gone(fmt::format("{}:{} is another program", host, where.port));
+    if (!assigned) {
+      note("it is another program");
+      continue;
+    }
     if (assigned->shutdown) return nullptr;
     return std::make_unique<side_of_placed>(assigned->who, socket.release());
   }
