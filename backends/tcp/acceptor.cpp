@@ -25,7 +25,8 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr auto tupled = asio::as_tuple(asio::use_awaitable);
-// The time for a peer to send a hello or an answer. Even a machine that swaps needs less.
+// The time for a peer to send a hello or an answer. Even a machine that swaps needs less, and a
+// process does not count the time in which it was stopped itself.
 constexpr std::chrono::seconds handshake_limit{5};
 // The time for peers to receive a rank's last frame.
 constexpr std::chrono::seconds linger_limit{2};

@@ -16,6 +16,21 @@ TEST_CASE("a time limit that passes calls its function once") {
   CHECK(calls == 1);
 }
 
+TEST_CASE("a time limit does not count the time in which the process was stopped") {
+  boost::asio::io_context loop;
+  // The timer passes each time, and by this clock nothing has passed for the first ten times.
+  int reads = 0;
+  const auto now = [&] {
+    const bool stopped = ++reads < 10;
+    return time_limit::clock::time_point{nanoseconds{stopped ? 0 : 1}};
+  };
+  int calls = 0;
+  const time_limit limit{loop, nanoseconds{1}, [&] { ++calls; }, now};
+  loop.run();
+  CHECK(calls == 1);
+  CHECK(reads >= 10);
+}
+
 TEST_CASE("a time limit stopped or destroyed after it passed but before its call does not call") {
   const bool destroyed = GENERATE(false, true);
   boost::asio::io_context loop;
