@@ -15,6 +15,7 @@
 #include <boost/asio/signal_set.hpp>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -140,6 +141,7 @@ void run(const flags& all) {
   service::job_book jobs{loop, all.folder, static_cast<std::size_t>(all.jobs)};
   auto server =
       served(loop, all, at, [&](const http_request& asked) { return answer(asked, jobs, who); });
+  std::signal(SIGXFSZ, SIG_IGN);  // a file at its limit (ulimit -f) is an error, as on a full disk
   asio::signal_set signals{loop, SIGINT, SIGTERM};
   std::function<void()> listen = [&] {
     signals.async_wait([&](const boost::system::error_code& none, int) {

@@ -8,9 +8,10 @@ from troupe_program import check, check_equal, check_in, main
 from troupe_service import Service, changed
 
 BYTES = 200_000  # more than a checkpoint, less than a journal
-# Python ignores the signal of a write beyond the limit, and so does the program that it executes.
-LIMITED = [sys.executable, "-c", "import os, resource, sys\n"
+# Python ignores the signal of a write beyond the limit. The program starts with its default, as in a shell.
+LIMITED = [sys.executable, "-c", "import os, resource, signal, sys\n"
            f"resource.setrlimit(resource.RLIMIT_FSIZE, ({BYTES}, {BYTES}))\n"
+           "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
            "os.execv(sys.argv[1], sys.argv[1:])"]
 THREADS = {"model": {"hidden": [16]}, "data": {"samples": 256},
            "options": {"ranks": 2, "max_epochs": 100, "batch_size": 8, "log_every_n_steps": 1, "placement": "threads",

@@ -3,8 +3,11 @@
 #include "tests/support/temporary_folder.hpp"
 #include "troupe/failure.hpp"
 
+#include <sys/resource.h>
+
 #include <nlohmann/json.hpp>
 
+#include <csignal>
 #include <map>
 #include <sstream>
 #include <thread>
@@ -58,6 +61,26 @@ TEST_CASE("every line is in the file as soon as the call returns", "[trace]") {
   hook_trace trace{path};
   trace(0, hooks::connect{});
   CHECK(read_text_file(path) == trace_line(0, hooks::connect{}));
+}
+
+TEST_CASE("a disk without room ends the trace and leaves whole lines", "[trace]") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "trace.jsonl").string();
+  hook_trace trace{path};
+  trace(0, hooks::connect{});
+  const auto first = trace_line(0, hooks::connect{});
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old{};
+  ::getrlimit(RLIMIT_FSIZE, &old);
+  const rlimit small{first.size() + 10, old.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  CHECK(trace.trouble().empty());
+  CHECK_NOTHROW(trace(1, hooks::connect{}));
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, before);
+  trace(2, hooks::connect{});  // there is room again, but not for what is missing
+  CHECK_THAT(trace.trouble(), Catch::Contains("cannot write " + path + ": File too large"));
+  CHECK(read_text_file(path) == first);
 }
 
 TEST_CASE("a trace file that cannot be written is refused at the start", "[trace]") {
