@@ -94,8 +94,9 @@ std::string wrong_number(const request_rules& rules, std::int32_t ranks, const j
     return fmt::format("elastic.min_ranks is {0}; ask for {0} at least", options.elastic.min_ranks);
   if (now.shards > 0 && ranks > now.shards)
     return fmt::format("the run has {0} shards; ask for {0} at most", now.shards);
-  if (now.purpose != stage::train || now.state >= job_state::ending)
+  if (now.purpose != stage::train)
     return "the fit has ended, and its test keeps the ranks that it began with";
+  if (now.state >= job_state::ending) return "the fit has ended";
   return {};
 }
 
