@@ -122,7 +122,7 @@ struct checkpointer_state {
   std::uint64_t generation = 0;       // of the newest snapshot
   std::vector<checkpoint_file> open;  // the files of the one being written
   std::uint64_t open_ticket = 0;
-  std::string retiring;          // the folder that the policy does not keep, on its way out
+  std::string retiring;          // a folder that is not kept, or the one of a leftover
   std::set<std::string> listed;  // names in the run's folder of checkpoints, at the start
   std::weak_ptr<awaited_operation> waiting;  // the newest one
   std::shared_ptr<const void> claim;         // on the folder
