@@ -6,13 +6,13 @@
 
 namespace troupe::collectives {
 
-void check_in_flight(const collective_call& next, std::uint64_t in_flight) {
+void check_in_flight(std::string_view operation, std::uint64_t in_flight) {
   if (in_flight >= operations_max)
     throw user_error(
         errc::bad_usage,
         fmt::format("{}: {} operations in flight already, the most there may be: wait for some of "
                     "them first; if they are buckets of gradients, raise bucket_cap_mb",
-                    describe(next), operations_max));
+                    operation, operations_max));
 }
 
 std::string generation_text(const group_description& who) {

@@ -19,8 +19,12 @@ struct submission {
 
 /// Operations of a (sub)group that a rank may have in flight. Training has the buckets of one step.
 inline constexpr std::uint64_t operations_max = 4096;
-/// Throws user_error (bad_usage) if `in_flight` operations are as many as there may be.
-void check_in_flight(const collective_call& next, std::uint64_t in_flight);
+/// Throws user_error (bad_usage) if `in_flight` operations are as many as there may be. `operation`
+/// says what the next one is.
+void check_in_flight(std::string_view operation, std::uint64_t in_flight);
+inline void check_in_flight(const collective_call& next, std::uint64_t in_flight) {
+  if (in_flight >= operations_max) check_in_flight(describe(next), in_flight);
+}
 
 /// `generation 3 of job 1`.
 std::string generation_text(const group_description& who);

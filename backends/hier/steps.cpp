@@ -1,16 +1,8 @@
 #include "backends/hier/steps.hpp"
 
-#include "backends/collective/collective_call.hpp"
-
-#include <fmt/format.h>
+#include "backends/collective/submission.hpp"
 
 namespace troupe::hier {
-
-namespace {
-
-constexpr std::size_t tasks_max = 4096;
-
-}  // namespace
 
 work_result end_of(const work_ptr& what) {
   try {
@@ -72,12 +64,7 @@ void steps::begin() {
 
 work_ptr steps::add(body what, std::string text) {
   const std::lock_guard hold{mutex_};
-  if (tasks_.size() == tasks_max)
-    throw user_error(
-        errc::bad_usage,
-        fmt::format("{}: {} operations in flight already, the most there may be: wait for some of "
-                    "them first; if they are buckets of gradients, raise bucket_cap_mb",
-                    text, tasks_max));
+  collectives::check_in_flight(text, tasks_.size());
   auto added = std::make_shared<task>();
   added->what = std::move(what);
   added->text = std::move(text);

@@ -24,7 +24,8 @@ public:
   /// Starts the thread. Call it before the first `add`: starting the thread at that `add` would
   /// queue it after all runnable threads and delay the first operation.
   void begin();
-  /// Throws user_error when 4096 operations wait. `text` says what the operation is.
+  /// Throws user_error when collectives::operations_max operations wait. `text` says what the
+  /// operation is.
   work_ptr add(body what, std::string text);
   /// The text of the oldest operation that has not ended; empty if there is none.
   std::string oldest() const;
