@@ -166,10 +166,11 @@ std::string answer_request(const std::string& line, job_runner& runner, const li
     if (!ranks)
       return answer_text(
           wrong(R"("ranks" of scale is no number of ranks: give an integer from 1 on)"));
+    const auto number = fmt::format("{} rank{}", *ranks, *ranks == 1 ? "" : "s");
     if (const auto why = wrong_number(rules, *ranks, live.as_status()); !why.empty())
-      return answer_text(wrong(fmt::format("the run cannot go on with {} ranks: {}", *ranks, why)));
+      return answer_text(wrong(fmt::format("the run cannot go on with {}: {}", number, why)));
     runner.scale(*ranks);
-    note(fmt::format("asked to go on with {} ranks", *ranks));
+    note("asked to go on with " + number);
     return answer_text(agreed());
   }
   return answer_text(

@@ -155,7 +155,7 @@ def story_scale_is_passed_on_or_refused_with_a_reason(folder):
     traced = held(placed, *PLACED, "--max-restarts", 2)
     check_in("with 99 ranks: the run has 2 shards", check_code(troupe("scale", placed, "--ranks", 99), 3).err)
     check_equal(check_code(troupe("scale", placed, "--ranks", 1), 0).out, f"{placed}: asked for 1 ranks\n")
-    traced.wait_for_note("asked to go on with 1 ranks")
+    traced.wait_for_note("asked to go on with 1 rank")
     traced.release()
     check_code(traced.end(), 0)
     check_equal(digest(placed), digest(threads))

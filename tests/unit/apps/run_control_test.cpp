@@ -76,9 +76,9 @@ TEST_CASE("a request to scale between a fit and its test is refused", "[run_cont
                           [&](const std::string& note) { noted = note; });
   };
   CHECK(answer() == R"({"ok":true})");  // before the fit is there
-  CHECK(noted == "asked to go on with 1 ranks");
+  CHECK(noted == "asked to go on with 1 rank");
   noted.clear();
   live.hold(held);
-  CHECK_THAT(answer(), Catch::Contains("cannot go on with 1 ranks: the fit has ended"));
+  CHECK_THAT(answer(), Catch::Contains("cannot go on with 1 rank: the fit has ended"));
   CHECK(noted.empty());
 }
