@@ -115,17 +115,26 @@ integer_options on_threads() {
   return options;
 }
 
+// A job that saves in a folder of its own, and resumes, by the recipe's format.
+struct own_run {
+  temporary_folder folder;
+  std::shared_ptr<own_format> format = std::make_shared<own_format>();
+  job what = saving_job(folder.path() / "run");
+
+  own_run() {
+    auto options = on_threads();
+    options.load = [format = format](const std::string& path) { return format->read(path); };
+    what.recipe = std::make_shared<own_recipe>(options, format);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("a fit writes a recipe's own checkpoint format and a later fit resumes from it",
           "[session]") {
-  const temporary_folder folder;
+  own_run own;
+  auto& [folder, format, what] = own;
   session s{boost::asio::system_executor{}};
-  const auto format = std::make_shared<own_format>();
-  auto options = on_threads();
-  options.load = [format](const std::string& path) { return format->read(path); };
-  auto what = saving_job(folder.path() / "run");
-  what.recipe = std::make_shared<own_recipe>(options, format);
   const auto first = s.run(what);
   REQUIRE(first.ok());
   CHECK(format->encoded == 1);
@@ -171,15 +180,11 @@ TEST_CASE("files that a recipe's format cannot mean end the fit with an error th
 
 TEST_CASE("checkpoints that the policy does not keep: the recipe's format removes its own",
           "[session]") {
-  const temporary_folder folder;
+  own_run own;
+  auto& [folder, format, what] = own;
   session s{boost::asio::system_executor{}};
-  const auto format = std::make_shared<own_format>();
   format->fails = GENERATE(false, true);
-  auto options = on_threads();
-  options.load = [format](const std::string& path) { return format->read(path); };
-  auto what = saving_job(folder.path() / "run");
   what.options.checkpoint.keep_best = 0;
-  what.recipe = std::make_shared<own_recipe>(options, format);
   const auto first = s.run(what);
   REQUIRE(first.ok());
   CHECK(format->removed.empty());
@@ -196,13 +201,9 @@ TEST_CASE("checkpoints that the policy does not keep: the recipe's format remove
 }
 
 TEST_CASE("leftovers of a crash: the recipe's format removes its own", "[session]") {
-  const temporary_folder folder;
+  own_run own;
+  auto& [folder, format, what] = own;
   session s{boost::asio::system_executor{}};
-  const auto format = std::make_shared<own_format>();
-  auto options = on_threads();
-  options.load = [format](const std::string& path) { return format->read(path); };
-  auto what = saving_job(folder.path() / "run");
-  what.recipe = std::make_shared<own_recipe>(options, format);
   const auto first = s.run(what);
   REQUIRE(first.ok());
   const auto checkpoints = folder.path() / "run" / "checkpoints";
