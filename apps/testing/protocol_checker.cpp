@@ -75,8 +75,8 @@ void protocol_checker::announced(const seen::lifecycle& what, std::chrono::nanos
     changes_ = false;
     // The checkpoint to begin with may be removed, and then a generation is free.
     const auto why = what.details.find("what");
-    replaced_ = what.generation > 1 && why != what.details.end() &&
-                why->second.find(hooks::load_checkpoint::name) != std::string::npos;
+    replaced_ = replaced_ || (what.generation > 1 && why != what.details.end() &&
+                              why->second.find(hooks::load_checkpoint::name) != std::string::npos);
   } else if (what.event == lifecycle_kind::teardown) {
     turn_to(phase::tearing, now);
   } else if (what.event == lifecycle_kind::job_ended) {

@@ -38,9 +38,10 @@ struct attempt {
     return at;
   }
   void announced(lifecycle_kind event, int at, std::uint64_t generation = 1,
-                 const std::string& why = {}) {
+                 const std::string& why = {}, const std::string& error = {}) {
     seen::lifecycle what;
     if (!why.empty()) what.details["why"] = why;
+    if (!error.empty()) what.details["what"] = error;
     what.event = event;
     what.generation = generation;
     judge.announced(what, ms{at});
@@ -273,4 +274,24 @@ TEST_CASE("a change without a failure costs no restart, and needs a request",
   CHECK(changes(0, 2, false) == once);
   CHECK(changes(2, 2, true).empty());  // a rank failed while the generation closed
   CHECK(changes(2, 3, true) == once);
+}
+
+TEST_CASE("a generation whose checkpoint was replaced costs no restart, whatever fails after that",
+          "[simulated][protocol]") {
+  const auto forms_four = [](const std::string& error) {
+    attempt a{1};
+    a.begins();
+    a.announced(lifecycle_kind::rank_failed, 150);
+    a.announced(lifecycle_kind::generation_closing, 200);
+    for (std::uint64_t g = 2; g <= 3; ++g) {
+      a.announced(lifecycle_kind::generation_forming, 300, g);
+      a.announced(lifecycle_kind::rank_failed, 310, g, {}, error);
+      a.announced(lifecycle_kind::generation_closing, 310, g);
+      a.announced(lifecycle_kind::rank_failed, 320, g, {}, "the connection was broken");
+    }
+    a.announced(lifecycle_kind::generation_forming, 400, 4);
+    return a.objections;
+  };
+  CHECK(forms_four("load_checkpoint: it is not there").empty());
+  CHECK(forms_four("bad") == objected{{protocol_checker::budget, 2}});
 }
