@@ -350,7 +350,7 @@ void supervisor_state::failed(const rank_failed& m) {
 }
 
 void supervisor_state::on_checkpoint(const checkpoint_report& m) {
-  if (!m.best.empty()) outcome.best_checkpoint = m.best;
+  if (!m.path.empty() || !m.best.empty()) outcome.best_checkpoint = m.best;
   if (!m.why && m.path.empty()) return;  // nothing was written: what a resumed run began with
   seen::lifecycle event;
   event.generation = machine->generation().value();

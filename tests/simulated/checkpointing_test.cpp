@@ -36,6 +36,25 @@ job saving_job(std::int32_t ranks = 3) {
   return what;
 }
 
+// Has a score at the end of the first epoch, step 4.
+class scored_learner : public integer_learner {
+public:
+  using integer_learner::integer_learner;
+  hook_outcome on(const hook& h, const closure& inner) override {
+    auto out = integer_learner::on(h, inner);
+    const auto* step = h.get_if<hooks::optimizer_step>();
+    if (step && step->at.step == 3) out.logged["score"] = 1;
+    return out;
+  }
+};
+
+class scored_recipe : public learner_recipe {
+public:
+  std::unique_ptr<learner> make(const learner_context& context) const override {
+    return std::make_unique<scored_learner>(context, integer_options{});
+  }
+};
+
 std::vector<std::int64_t> bytes_as_integers(const tensor_blob& tensor) {
   std::vector<std::int64_t> numbers(tensor.bytes->size() / sizeof(std::int64_t));
   std::memcpy(numbers.data(), tensor.bytes->data(), tensor.bytes->size());
@@ -74,6 +93,22 @@ TEST_CASE("a checkpoint that was reported is on the disk under any schedule",
           expected_integers({}, 3, what.options, outcome.loop.steps));
     CHECK(std::filesystem::exists(folder.path() / outcome.best_checkpoint / "manifest.json"));
     CHECK(names_in(script.files(), "run/checkpoints").size() <= 3);  // latest, last and best
+  }
+}
+
+TEST_CASE("no best checkpoints are kept: the outcome names one that is there, or none",
+          "[simulated][checkpoint]") {
+  for (const std::int64_t steps : {4, 6}) {
+    scripted_simulation script{saving(1)};
+    auto what = saving_job();
+    what.options.max_steps = steps;
+    what.options.checkpoint.keep_best = 0;
+    what.options.checkpoint.monitor = "score";
+    what.recipe = std::make_shared<scored_recipe>();
+    const auto outcome = script.run(what);
+    REQUIRE(outcome.ok());
+    CHECK(outcome.best_checkpoint == (steps == 4 ? outcome.last_checkpoint : ""));
+    CHECK(names_in(script.files(), "run/checkpoints").size() == 2);  // latest and last
   }
 }
 
