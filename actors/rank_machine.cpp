@@ -238,7 +238,7 @@ void rank_machine::answered_in_closing(const hook_outcome& outcome, const failur
     torn_ = threw;
     digest_ = outcome.state_digest;
     if (!threw) fit_.rewind();
-    return is_closed(out);
+    return here_.over ? go_on_closing(out) : is_closed(out);  // a later order said so
   }
   if (sometimes(threw && !(failed && failed->follows), coverage_point::rank_fails_in_closing)) {
     auto what = failed ? *failed : failure{};
@@ -329,6 +329,7 @@ void rank_machine::go_on_closing(actions& out) {
 void rank_machine::is_closed(actions& out) {
   phase_ = phase::closed;
   closed_generation answer{stamped(fit_.loop().steps)};
+  answer.last = here_.over;
   answer.saves = here_.over && !torn_ && plan_.rank == 0 && fit_.saves_on_exception();
   if (answer.saves || (!here_.over && !torn_)) answer.held = fit_.point();
   if (!here_.over && answer.held.number > 0) answer.digest = digest_;

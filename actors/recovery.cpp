@@ -19,12 +19,19 @@ bool checkpoint_was_replaced(const recovery::situation& now, const failure& what
 }  // namespace
 
 bool recovery::needs_unclosed(const situation& now, bool over) const {
-  if (!now.failures.first()) return false;  // a change: all ranks pause outside of hooks
   const auto runs = [](const member& m) { return !m.closed && m.answered; };
   if (over) return now.rules.saves && runs(now.members.at(0));
   if (std::ranges::none_of(now.members, runs)) return false;
+  if (!now.failures.first()) return true;  // a change: it costs no work
+  // A rank that is not waited for takes the others of its process with it.
+  const auto ends = [&](const member& m) {
+    return now.in_processes && std::ranges::any_of(now.members, [&](const member& other) {
+             return other.process == m.process && !other.closed;
+           });
+  };
   const auto holds = [&](const member& m) {
-    return m.closed && !m.gone && m.point.number > 0 && m.point.loop.steps >= now.committed;
+    return m.closed && !m.gone && m.point.number > 0 && m.point.loop.steps >= now.committed &&
+           !ends(m);
   };
   return now.rules.fixed ||
          (now.committed > durable_.steps && std::ranges::none_of(now.members, holds));

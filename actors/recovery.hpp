@@ -51,8 +51,8 @@ public:
   /// Whether the job may form another generation after this one, whose failures are known.
   bool may_restart(const situation& now) const;
   /// Ranks that have not closed run hooks, within the limit of a hook, and will close after them.
-  /// Without them the job would lose steps, or their processes for good; or with `over`, the
-  /// checkpoint that rank 0 saves when the job fails.
+  /// Without them the job would lose steps, or their processes for good; a change of the membership
+  /// would fail; or with `over`, the checkpoint that rank 0 saves when the job fails would be lost.
   bool needs_unclosed(const situation& now, bool over) const;
   /// How long the job rests before that.
   std::chrono::nanoseconds rest(std::int64_t committed) const { return budget_.rest(committed); }

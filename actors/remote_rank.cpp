@@ -209,7 +209,7 @@ void remote_rank_state::close(const close_generation& m) {
   const bool too_late = m.first.kind == failure_kind::deadline && m.first.code == errc::membership;
   if (!starting || (too_late && !m.last)) return;
   last = m.at;
-  self->send(setup.supervisor, closed_generation{m.at});
+  self->send(setup.supervisor, closed_generation{.at = m.at, .last = m.last});
 }
 
 void remote_rank_state::tear(const tear_down& m) {

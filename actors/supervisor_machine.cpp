@@ -343,7 +343,8 @@ void supervisor_machine::handle(const rank_failed& e, actions& out) {
 
 void supervisor_machine::handle(const request_abort& e, actions& out) {
   if (phase_ == phase::idle || phase_ > phase::flushing_checkpointer) return;
-  const bool ends = phase_ == phase::closing && (current_.over || recovery_.must_end());
+  const bool ends = (phase_ == phase::closing && (current_.over || recovery_.must_end())) ||
+                    (phase_ == phase::tearing && failures_.first());
   const bool known = recovery_.aborted();
   recovery_.abort();
   if (phase_ == phase::flushing_checkpointer) {
@@ -388,6 +389,10 @@ void supervisor_machine::fail(failure what, actions& out) {
   if (comes_too_late(what)) {
     if (current_.orderly && !over(phase_)) release_teardown(what, out);
     return failures_.add_late(std::move(what));
+  }
+  if (phase_ == phase::tearing && !done_ && failures_.first()) {
+    what.follows = true;  // the job had failed, so this is not the cause, whatever its step
+    return failures_.add_other(std::move(what));
   }
   failures_.add(std::move(what));
   sometimes(phase_ == phase::active && current_.proposed, coverage_point::vote_then_failure);

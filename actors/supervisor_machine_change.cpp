@@ -56,7 +56,7 @@ void supervisor_machine::handle(const process_changed& e, actions& out) {
     case process_changed::change::gone: break;
   }
   const auto* found = placements_.find(e.number);
-  const bool spare = found && found->spare && found->ready;
+  const bool spare = found && found->spare;
   placements_.lost(e.number);
   if (spare && phase_ == phase::active) {
     // Bounded: what ends spares, a lack of memory for example, may end each of them.

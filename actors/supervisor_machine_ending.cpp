@@ -46,7 +46,7 @@ void supervisor_machine::send_close(actions& out) {
 
 void supervisor_machine::handle(const closed_generation& e, actions& out) {
   auto* m = members_.sender(e.at);
-  if (!m || phase_ != phase::closing) return;
+  if (!m || phase_ != phase::closing || e.last != current_.over) return;
   // A rank that is lost may have held that point and not reported it.
   if (e.saves) commit(progress_of(e.held.loop), out);
   if (m->closed) return;
@@ -96,6 +96,7 @@ void supervisor_machine::lose(member& m, failure what, bool reported, actions& o
   if (!expected) {
     const bool missed = rules_.has_result && members_.rank_of(m) == 0;
     if (rules_.elastic.enabled() && done_ && !missed) what.follows = true;
+    if (current_.over && what.hook == hooks::on_exception::name) what.follows = true;
     fail(std::move(what), out);
   } else if (reported) {
     failures_.add_late(std::move(what));

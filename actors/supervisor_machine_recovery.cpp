@@ -114,7 +114,7 @@ void supervisor_machine::restart(actions& out) {
   const auto before = committed_.steps;
   if (!current_.base.held()) {  // the ranks begin at the newest checkpoint
     current_.base.point.loop.steps = recovery_.durable().steps;
-    if (recovery_.durable().steps < before) committed_ = recovery_.durable();
+    committed_ = recovery_.durable();
   }
   const bool planned = wanted() != membership_change::none;
   sometimes(failures_.first() && planned, coverage_point::change_with_failure);
@@ -135,7 +135,7 @@ void supervisor_machine::restart(actions& out) {
   current_ = std::move(next);
   move_ranks(out);
   form(holding, out);
-  if (committed_.steps < before) out.add(supervision::commit{committed_.steps});
+  if (committed_.steps != before) out.add(supervision::commit{committed_.steps});
 }
 
 }  // namespace troupe

@@ -132,8 +132,8 @@ struct rank_failed {
 /// Rank 0 to supervisor: the values that one run of hooks has queued for the caller (add_to_queue).
 /// They are in job_outcome::queue, in the order sent. When a later generation begins before the
 /// step of `at`, its hooks queue them again, and the supervisor drops these. Late: values that
-/// arrive before the rank's torn_down count. Lost: only with the rank, whose failure is then the
-/// outcome.
+/// arrive before the rank's torn_down count. Lost: only with the rank. Its failure is the outcome;
+/// or, where other ranks hold the step, the values are missing there.
 struct queue_value {
   fence at;
   std::vector<value> what;
@@ -150,6 +150,8 @@ struct closed_generation {
   /// The job is over, and rank 0 saves that point (checkpoint_policy::on_exception): its step is
   /// committed.
   bool saves = false;
+  /// That of the order. The supervisor may have sent a last one since; this answers an earlier one.
+  bool last = false;
 };
 /// Rank to supervisor, once a tick while the supervisor waits for the rank and its lane is still in
 /// user code: what the lane does. While a generation forms, the wait goes on as long as every

@@ -273,8 +273,8 @@ void inspect(F& f, prepared& x) {
 }
 template <class F>
 void inspect(F& f, closed_generation& x) {
-  auto& [at, held, digest, rows, saves] = x;
-  f(at, held, digest, rows, saves);
+  auto& [at, held, digest, rows, saves, last] = x;
+  f(at, held, digest, rows, saves, last);
 }
 template <class F>
 void inspect(F& f, rank_finished& x) {

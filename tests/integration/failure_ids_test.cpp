@@ -48,7 +48,9 @@ rank_actor fail_twice(caf::actor_system& system, actor_error_handler trouble, ra
             },
             [](const propose_stop&) {},
             [](const stop_at&) {},
-            [=](const close_generation& m) { self->send(supervisor, closed_generation{m.at}); },
+            [=](const close_generation& m) {
+              self->send(supervisor, closed_generation{.at = m.at, .last = m.last});
+            },
             [=](const tear_down& m) {
               self->send(supervisor, torn_down{m.at, {}, {}});
               self->quit();

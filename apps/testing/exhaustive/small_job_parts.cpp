@@ -424,7 +424,7 @@ struct message_text {
     return fmt::format("failed{}{}{}", words(m.at), words(m.local->record), m.gone ? " gone" : "");
   }
   std::string operator()(const closed_generation& m) const {
-    return "closed_generation" + words(m.at) + words(m.held) + m.digest;
+    return "closed_generation" + words(m.at) + words(m.held) + m.digest + (m.last ? " last" : "");
   }
   std::string operator()(const rank_busy& m) const { return "rank_busy" + words(m.at) + m.what; }
   std::string operator()(const torn_down& m) const { return "torn" + words(m.at) + words(m.late); }

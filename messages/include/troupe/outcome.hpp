@@ -83,7 +83,7 @@ struct job_outcome {
   snapshot_ptr weights;
   value result;  ///< rank 0's: evaluation results, predictions, a spawned function's value
   /// In the order added. In a job that restarts, what is done again counts once; the set-up hooks
-  /// of new ranks add their values again.
+  /// of new ranks add their values again; what rank 0 has added in a step may be lost with it.
   std::vector<value> queue;
   /// The best one by checkpoint_policy::monitor when the last one was written. Empty: there is
   /// none.

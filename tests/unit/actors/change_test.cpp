@@ -177,6 +177,20 @@ TEST_CASE("a rank that is silent while others pause is asked again", "[superviso
   CHECK(again.front().at.step.value() == 3);
 }
 
+TEST_CASE("a change waits for ranks that take long to return to their point", "[supervisor]") {
+  supervised s{3, 1, true};
+  s.leave(1);
+  s.vote(2);
+  s.step(3);
+  s.close(0, 5, 3);
+  for (const auto r : {1, 2}) s.on(rank_busy{s.of(r, 3), "rewind for 1.9 s"});
+  s.on(deadline_passed{s.deadline()});
+  CHECK(s.machine.phase() == supervision::phase::closing);
+  CHECK(s.actions<supervision::abandon>().empty());
+  for (const auto r : {1, 2}) s.close(r, 5, 3);
+  CHECK(s.started() == ranks_of{1});  // the rank of the process that leaves
+}
+
 TEST_CASE("a rank that does not close for a change counts as a failure", "[supervisor]") {
   const bool spent = GENERATE(false, true);
   supervised s{3, 1, true};

@@ -236,6 +236,23 @@ TEST_CASE("the job ends while a rank pauses: it closes and is taken down", "[ran
   CHECK(r.run->hooks.front().is<hooks::teardown>());
 }
 
+TEST_CASE("the job is over while a rank returns to its point: on_exception runs after that",
+          "[rank]") {
+  lonely_rank r;
+  r.pause_at(2);
+  r.give(close_of(false));
+  REQUIRE(r.run);
+  REQUIRE(r.run->hooks.front().is<hooks::rewind>());
+  r.give(close_of(true));
+  r.answer();
+  CHECK(r.all<closed_generation>().empty());
+  REQUIRE(r.run);
+  CHECK(r.run->hooks.front().is<hooks::on_exception>());
+  r.answer();
+  REQUIRE(r.all<closed_generation>().size() == 1);
+  CHECK(r.all<closed_generation>().front().last);
+}
+
 TEST_CASE("once the job is over rank 0 names its last point, if it saves that", "[rank]") {
   const bool saves = GENERATE(false, true);
   auto plan = plan_to_pause();

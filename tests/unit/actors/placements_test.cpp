@@ -15,8 +15,9 @@ using numbers = std::vector<std::int32_t>;
 using loss = elastic_options::loss;
 
 // A rank holds the point after the step of `at`.
-closed_generation closed(const fence& at) {
+closed_generation closed_at(const fence& at, bool last) {
   closed_generation m;
+  m.last = last;
   m.at = at;
   m.digest = "same";
   m.held.loop.steps = at.step.value();
@@ -52,11 +53,14 @@ struct placed_job {
       }
       if (const auto* x = std::get_if<supervision::arm>(&a)) deadline = x->id;
       if (const auto* x = std::get_if<supervision::complete>(&a)) outcome = *x;
+      if (const auto* order = std::get_if<supervision::send>(&a))
+        if (const auto* close = std::get_if<close_generation>(&order->what)) over = close->last;
       if (const auto* x = std::get_if<supervision::announce>(&a))
         if (x->what.event == lifecycle_kind::trouble)
           troubles.push_back(x->what.details.at("what"));
     }
   }
+  closed_generation closed(const fence& at) const { return closed_at(at, over); }
   fence of(std::int32_t rank, std::int64_t step = 0) const {
     fence at;
     at.job = job_id{1};
@@ -111,6 +115,7 @@ struct placed_job {
   std::map<std::int32_t, bool> processes;
   numbers ended;
   std::uint64_t deadline = 0;
+  bool over = false;  // the newest close_generation is the last one
   std::optional<supervision::complete> outcome;
   std::vector<std::string> troubles;
   supervisor_machine machine;
@@ -232,13 +237,36 @@ TEST_CASE("a launcher's process that does not close in time: too few are left, t
   auto what = make_failure(failure_kind::exception, "bad");
   what.rank = 0;
   s.on(rank_failed{s.of(0), without_exception(what)});
-  s.on(closed(s.of(0, 1)));
+  s.on(s.closed(s.of(0, 1)));
   REQUIRE(s.machine.phase() == supervision::phase::closing);
   s.on(deadline_passed{s.deadline});  // process 1 is given up
-  s.on(closed(s.of(0, 1)));
+  s.on(s.closed(s.of(0, 1)));
   s.on(deadline_passed{s.deadline});
   CHECK(s.machine.phase() == supervision::phase::tearing);
   CHECK(s.processes.size() == 2);
+}
+
+TEST_CASE("a shard that holds the last step: its process is kept while another shard runs a hook",
+          "[placements]") {
+  placed_job s{4, {.max_restarts = 9}, 2};
+  s.step(1);
+  s.step(2);
+  s.on(supervision::durable{{1}});
+  s.change(1, process_changed::change::gone);
+  for (const auto r : {2, 3}) {
+    auto killed = make_failure(failure_kind::signal, "killed");
+    killed.signal = "SIGKILL";
+    killed.rank = r;
+    s.on(rank_failed{s.of(r), without_exception(killed), true});
+  }
+  s.on(s.closed(s.of(0, 2)));
+  s.on(rank_busy{s.of(1, 2), "training_step for 2.0 s"});
+  s.on(deadline_passed{s.deadline});
+  CHECK(s.machine.phase() == supervision::phase::closing);
+  s.on(s.closed(s.of(1, 2)));
+  CHECK(s.machine.phase() == supervision::phase::forming);
+  CHECK(s.machine.committed() == 2);
+  CHECK(s.homes == numbers{0, 0, 2, 2});
 }
 
 TEST_CASE("a launcher's process that runs a long hook is waited for", "[placements]") {
@@ -247,13 +275,21 @@ TEST_CASE("a launcher's process that runs a long hook is waited for", "[placemen
   auto what = make_failure(failure_kind::exception, "bad");
   what.rank = 0;
   s.on(rank_failed{s.of(0), without_exception(what)});
-  for (const auto r : {0, 1}) s.on(closed(s.of(r, 1)));
+  for (const auto r : {0, 1}) s.on(s.closed(s.of(r, 1)));
   s.on(rank_busy{s.of(2, 1), "training_step for 2.0 s"});
   s.on(deadline_passed{s.deadline});
   CHECK(s.machine.phase() == supervision::phase::closing);
-  s.on(closed(s.of(2, 1)));
+  s.on(s.closed(s.of(2, 1)));
   CHECK(s.machine.phase() == supervision::phase::forming);
   CHECK(s.homes == numbers{0, 1, 2});
+}
+
+TEST_CASE("a spare that ends before it is ready is reported, and another one is started",
+          "[placements]") {
+  placed_job s{2, {.max_restarts = 2, .spares = 1}, 2};
+  s.change(2, process_changed::change::gone);
+  CHECK(s.troubles.size() == 1);
+  CHECK(s.processes.contains(3));
 }
 
 TEST_CASE("a spare takes the shards of a lost process, and another spare is started",
@@ -344,7 +380,7 @@ void change_at(placed_job& s, std::int64_t step) {
   for (std::int32_t r = 0; r < s.shards(); ++r) s.on(stop_vote{s.of(r, step - 1)});
   s.step(step);
   for (std::int32_t r = 0; r < s.shards(); ++r) {
-    const auto m = closed(s.of(r, step));
+    const auto m = s.closed(s.of(r, step));
     if (s.machine.phase() == supervision::phase::closing) s.on(m);
   }
   s.form();
@@ -404,7 +440,7 @@ TEST_CASE("an abandoned rank takes the other ranks of its process with it", "[pl
   what.rank = 0;
   s.on(rank_failed{s.of(0), without_exception(what)});
   for (const auto r : {0, 1, 3}) {  // rank 2 is stuck
-    const auto m = closed(s.of(r, 1));
+    const auto m = s.closed(s.of(r, 1));
     s.on(m);
   }
   s.on(deadline_passed{s.deadline});

@@ -126,6 +126,30 @@ TEST_CASE("all ranks were lost and the job fails: its outcome has what the check
   CHECK(ends.front().loop.samples == 32);
 }
 
+TEST_CASE("a checkpoint of a branch that was given up is the base: the outcome has its progress",
+          "[supervisor]") {
+  supervised s{1, 2};
+  s.on(supervision::durable{{10, 1, 160}});
+  s.step(12);
+  s.kill(0, "SIGKILL");
+  CHECK(s.machine.committed() == 10);
+  s.on(supervision::durable{{20, 2, 320}});  // it was in progress
+  s.on(prepared{s.of(0)});
+  s.step(12);
+  s.kill(0, "SIGKILL");
+  REQUIRE(s.actions<supervision::commit>().size() == 1);
+  CHECK(s.actions<supervision::commit>().front().steps == 20);
+  s.on(prepared{s.of(0)});
+  s.kill(0, "SIGKILL");  // no restart is left
+  s.on(supervision::checkpointer_done{});
+  s.on(supervision::observers_done{});
+  const auto ends = s.actions<supervision::complete>();
+  REQUIRE(ends.size() == 1);
+  CHECK(ends.front().loop.steps == 20);
+  CHECK(ends.front().loop.epoch == 2);
+  CHECK(ends.front().loop.samples == 320);
+}
+
 TEST_CASE("a job that resumes: its first generation begins with the checkpoint's step",
           "[supervisor]") {
   supervisor_machine machine{job_id{1}, 1, derive({}), {.elastic = {.max_restarts = 1}}};
@@ -144,7 +168,7 @@ TEST_CASE("a job that resumes: its first generation begins with the checkpoint's
   at.job = job_id{1};
   at.generation = machine.generation();
   at.incarnation = incarnation_id{7};
-  take(machine.on(closed_generation{at}));
+  take(machine.on(closed_generation{.at = at, .last = true}));
   take(machine.on(torn_down{at}));
   take(machine.on(supervision::rank_down{0, "", incarnation_id{7}}));
   take(machine.on(supervision::checkpointer_done{}));
@@ -364,6 +388,22 @@ TEST_CASE("rank 0 runs a long hook when the job fails: its checkpoint is waited 
   CHECK((s.machine.phase() == supervision::phase::closing) == saves);
   s.on(deadline_passed{s.deadline()});  // it is silent
   CHECK(s.machine.phase() != supervision::phase::closing);
+}
+
+TEST_CASE("the job is over while its generation closes: answers to the first order do not count",
+          "[supervisor]") {
+  supervised s;
+  s.step(1);
+  s.kill(1, "SIGKILL");
+  CHECK_FALSE(s.over);
+  closed_generation first{.at = s.of(0, 1)};
+  s.raise(2, errc::bad_configuration);  // no restart cures it
+  CHECK(s.over);
+  s.on(first);
+  s.close(2, 0, 1);
+  CHECK(s.machine.phase() == supervision::phase::closing);  // rank 0 has its on_exception to run
+  s.close(0, 0, 1);
+  CHECK(s.machine.phase() == supervision::phase::tearing);
 }
 
 TEST_CASE("the end of a rank that was replaced changes nothing", "[supervisor]") {

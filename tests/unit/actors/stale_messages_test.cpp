@@ -101,8 +101,8 @@ std::vector<supervisor_machine> supervisors_of_all_phases() {
   then(prepared{b});
   then(request_stop{stop_reason::caller});
   then(rank_failed{b, without_exception(some_failure())});
-  then(closed_generation{b});
-  then(closed_generation{a});
+  then(closed_generation{.at = b, .last = true});
+  then(closed_generation{.at = a, .last = true});
   then(torn_down{b, {}, {}, {}});
   return all;
 }

@@ -33,6 +33,8 @@ struct supervised {
       if (const auto* start = std::get_if<supervision::start_rank>(&a))
         lives.at(static_cast<std::size_t>(start->rank)) = start->incarnation;
       if (const auto* arm = std::get_if<supervision::arm>(&a)) newest_deadline = arm->id;
+      if (const auto* order = std::get_if<supervision::send>(&a))
+        if (const auto* close = std::get_if<close_generation>(&order->what)) over = close->last;
     }
   }
   fence of(std::int32_t rank, std::int64_t step = 0) const {
@@ -65,6 +67,7 @@ struct supervised {
              const std::string& digest = "same") {
     closed_generation m;
     m.at = of(rank, steps);
+    m.last = over;
     m.digest = digest;
     m.held.number = point;
     m.held.loop.steps = steps;
@@ -129,6 +132,7 @@ struct supervised {
 
   std::vector<incarnation_id> lives;
   std::uint64_t newest_deadline = 0;
+  bool over = false;  // the newest close_generation is the last one
   supervisor_machine machine;
   std::vector<supervision::action> last;
 };

@@ -66,7 +66,7 @@ struct supervised {
   // All ranks close if they have to, and end. Then the checkpointer finishes.
   void end_ranks() {
     if (machine.phase() == supervision::phase::closing)
-      for (std::int32_t r = 0; r < ranks; ++r) on(closed_generation{of(r, 0)});
+      for (std::int32_t r = 0; r < ranks; ++r) on(closed_generation{.at = of(r, 0), .last = true});
     for (std::int32_t r = 0; r < ranks; ++r) on(torn_down{of(r, 0), {}, {}, {}});
     for (std::int32_t r = 0; r < ranks; ++r) on(supervision::rank_down{r, ""});
     REQUIRE(machine.phase() == supervision::phase::flushing_checkpointer);
@@ -84,6 +84,17 @@ struct supervised {
     on(supervision::observers_done{});
   }
 };
+
+// Of rank 0, with the number of its run.
+failure thrown_at(std::int64_t step) {
+  failure bad;
+  bad.type = "std::bad_alloc";
+  bad.rank = 0;
+  bad.step = step;
+  bad.generation = 1;
+  bad.sequence = 20;
+  return bad;
+}
 
 }  // namespace
 
@@ -136,7 +147,7 @@ TEST_CASE("a failed job does not count a step that only one finished rank has do
   bad.type = "std::bad_alloc";
   bad.rank = 1;
   s.on(rank_failed{s.of(1, 4), without_exception(bad)});
-  for (std::int32_t r : {0, 1}) s.on(closed_generation{s.of(r, 4)});
+  for (std::int32_t r : {0, 1}) s.on(closed_generation{.at = s.of(r, 4), .last = true});
   for (std::int32_t r : {0, 1}) s.on(torn_down{s.of(r, 4), {}, {}, {}});
   for (std::int32_t r : {0, 1}) s.on(supervision::rank_down{r, ""});
   s.on(supervision::checkpointer_done{});
@@ -158,7 +169,7 @@ TEST_CASE("the last point that rank 0 saves is committed, though a lost rank nev
   killed.rank = 1;
   s.on(rank_failed{s.of(1, 1), without_exception(killed), true});
   CHECK(s.machine.committed() == 1);
-  closed_generation closed{s.of(0, 2)};
+  closed_generation closed{.at = s.of(0, 2), .last = true};
   closed.held.number = 3;
   closed.held.loop.steps = 2;
   closed.held.loop.samples = 20;
@@ -200,7 +211,7 @@ TEST_CASE("a rank that closes late but ends in time is not listed as a survivor"
     s.form();
     s.fail(0, 0);
     const auto close = s.deadline();
-    s.on(closed_generation{s.of(0, 0)});
+    s.on(closed_generation{.at = s.of(0, 0), .last = true});
     s.on(rank_busy{s.of(1, 0), "on_exception for 2.0 s"});
     s.on(deadline_passed{close});
     REQUIRE(s.machine.phase() == supervision::phase::tearing);
@@ -271,6 +282,49 @@ TEST_CASE("abort after another failure, and abort in the teardown: the same", "[
     s.end_ranks();
     CHECK(s.armed() == derive({}).teardown);
   }
+}
+
+TEST_CASE("a failure in the teardown of a failed job is not the job's cause", "[supervisor]") {
+  enum class late { process_ends, abort };
+  const auto how = GENERATE(late::process_ends, late::abort);
+  supervised s;
+  s.form();
+  s.on(rank_failed{s.of(0, 5), without_exception(thrown_at(5))});
+  for (std::int32_t r : {0, 1}) s.on(closed_generation{.at = s.of(r, 5), .last = true});
+  REQUIRE(s.machine.phase() == supervision::phase::tearing);
+  auto killed = make_failure(failure_kind::signal, "killed");
+  killed.rank = 1;
+  killed.step = 5;
+  killed.generation = 1;
+  killed.hook = hooks::teardown::name;
+  if (how == late::process_ends) s.on(rank_failed{s.of(1, 5), without_exception(killed), true});
+  if (how == late::abort) s.on(request_abort{"enough"});
+  for (std::int32_t r : {0, 1}) s.on(torn_down{s.of(r, 5), {}, {}, {}});
+  for (std::int32_t r : {0, 1}) s.on(supervision::rank_down{r, ""});
+  s.on(supervision::checkpointer_done{});
+  s.on(supervision::observers_done{});
+  REQUIRE(s.completed());
+  CHECK(s.completed()->first->type == "std::bad_alloc");
+  CHECK(s.completed()->first->others.size() == (how == late::process_ends ? 1 : 0));
+}
+
+TEST_CASE("a process that ends in on_exception is not the cause of the failure", "[supervisor]") {
+  supervised s;
+  s.form();
+  s.on(rank_failed{s.of(0, 5), without_exception(thrown_at(5))});
+  auto killed = make_failure(failure_kind::signal, "killed");
+  killed.rank = 1;
+  killed.step = 5;
+  killed.generation = 1;
+  killed.hook = hooks::on_exception::name;
+  s.on(rank_failed{s.of(1, 5), without_exception(killed), true});
+  s.on(closed_generation{.at = s.of(0, 5), .last = true});
+  s.on(torn_down{s.of(0, 5), {}, {}, {}});
+  s.on(supervision::rank_down{0, ""});
+  s.on(supervision::checkpointer_done{});
+  s.on(supervision::observers_done{});
+  REQUIRE(s.completed());
+  CHECK(s.completed()->first->type == "std::bad_alloc");
 }
 
 TEST_CASE("abort while the checkpointer finishes: once, the wait becomes short", "[supervisor]") {
