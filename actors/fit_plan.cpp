@@ -241,6 +241,12 @@ std::uint64_t fit_plan::digest() const {
   return h.add(run_batches).digest();
 }
 
+// A rank may have begun, and reported nothing of, the step after the last one that is known.
+std::vector<fault_drill> later_drills(std::vector<fault_drill> all, std::int64_t steps) {
+  std::erase_if(all, [&](const fault_drill& one) { return one.step <= steps + 1; });
+  return all;
+}
+
 void check_finished(const fit_plan& plan, const loop_state& from) {
   const auto refuse = [&](std::int64_t finished, const char* what, std::int64_t most) {
     throw user_error(

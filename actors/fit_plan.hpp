@@ -66,6 +66,10 @@ void refuse_accumulated_splits(const fit_plan& plan);
 /// whose value is impossible.
 fit_plan make_plan(const trainer_options& options, stage purpose, std::string resume = {});
 
+/// Of the drills of a rank that begins again those that cannot have happened yet: of steps that no
+/// rank had begun, when so many were known to be done.
+std::vector<fault_drill> later_drills(std::vector<fault_drill> all, std::int64_t steps);
+
 /// Throws user_error (bad_configuration) when the checkpoint that a fit resumes from has finished
 /// more epochs or steps than the plan has.
 void check_finished(const fit_plan& plan, const loop_state& from);

@@ -38,6 +38,8 @@ struct rank_state {
   std::map<failure_id, std::exception_ptr> thrown;  // of this incarnation's failures
   value result;
   bool hooks_wanted = false;
+  bool opened = false;             // it has had a learner
+  std::int64_t furthest_step = 0;  // that it has done with any learner
   std::vector<queue_value> queued;
   std::vector<hook> in_flight;           // only when an observer wants hooks
   std::vector<ranks::action> after_run;  // empty between answers; kept for its memory
@@ -132,8 +134,9 @@ void rank_state::open_lane() {
                           .now = setup.world.now,
                           .checkpoints = setup.world.checkpoints,
                           .saves = setup.plan.rank == 0 && setup.checkpointer};
-  // Each injected fault happens once, in the first learner of a rank.
-  if (machine->mine().generation > generation_id{1}) context.options.faults.clear();
+  // Each injected fault happens once. A new rank of a later generation has been given later ones.
+  if (std::exchange(opened, true))
+    context.options.faults = later_drills(std::move(context.options.faults), furthest_step);
   lane_sink sink;
   const auto me = caf::actor_cast<rank_actor>(self);
   sink.answered = [me](ran&& what) { caf::anon_send(me, lane_answered{std::move(what)}); };
@@ -248,6 +251,7 @@ void rank_state::answered(ran& what) {
   const bool closed = fit.closing();
   machine->answered(what, after_run);
   const bool ends = setup.what->purpose == stage::train ? closed : fit.closing();
+  furthest_step = std::max(furthest_step, fit.loop().steps);
   send_queued(fit.point().number != before, fit.loop().steps + (ends ? 1 : 0));
   carry_out(after_run);
   if (setup.plan.rank == 0 && what.outcome.snapshot) keep(what.at, what.outcome.snapshot);

@@ -85,6 +85,7 @@ struct supervisor_state {
   std::size_t observers_left = 0;
   job_outcome outcome;
   std::vector<queue_value> queued;                  // for the outcome
+  std::int64_t furthest_step = 0;                   // that a rank has done, in any generation
   std::int64_t base_step = 0;                       // of the newest generation; -1: it begins anew
   std::map<failure_id, std::exception_ptr> thrown;  // of the job's failures
   std::map<incarnation_id, std::vector<seen::metrics>> rows;  // of closed_generation
@@ -161,11 +162,11 @@ void supervisor_state::feed(const supervision::event& e) {
   for (const auto& a : machine->on(e)) std::visit([&](const auto& x) { carry_out(x); }, a);
 }
 
-// A rank that replaces another one injects no faults: each of them happens once in a job.
+// Each injected fault happens once in a job, so a rank that replaces another one keeps later ones.
 std::shared_ptr<const job> supervisor_state::job_of_next() const {
   if (machine->generation() == generation_id{1} || what->options.faults.empty()) return what;
   auto later = std::make_shared<job>(*what);
-  later->options.faults.clear();
+  later->options.faults = later_drills(std::move(later->options.faults), furthest_step);
   return later;
 }
 
@@ -410,7 +411,10 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
   auto& s = self->state;
   return {
       // CAF looks in this order: frequent messages first.
-      [&s](const step_done& m) { s.feed(m); },
+      [&s](const step_done& m) {
+        s.furthest_step = std::max(s.furthest_step, m.at.step.value());
+        s.feed(m);
+      },
       [&s](const rank_busy& m) { s.feed(m); },
       [&s](const prepared& m) {
         s.times.healed(m.healing_seconds);

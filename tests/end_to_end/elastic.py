@@ -154,14 +154,16 @@ def story_a_rank_thread_that_stalls_is_replaced(folder):
                       "--hook-limit-seconds", "4", type="deadline", rank=1, hook="training_step")
 
 
-def story_two_failures_one_after_the_other_make_three_generations(folder):
+def story_three_failures_one_after_the_other_make_four_generations(folder):
+    """Two of them happen to the same rank, which a new process has taken over in between."""
     plain, run = undisturbed(), os.path.join(folder, "run")
-    ended = disturbed(run, ["kill@rank=1,hook=training_step,step=5", "throw@rank=0,hook=backward,step=15"], *PLACED)
-    generations = check_survived(ended, run, plain, 2)
-    check_equal([g["base_step"] for g in generations], [0, 5, 15])
-    check_equal([g["ended_by"]["rank"] for g in generations[:2]], [1, 0])
+    ended = disturbed(run, ["kill@rank=1,hook=training_step,step=5", "throw@rank=0,hook=backward,step=15",
+                            "kill@rank=1,hook=training_step,step=18"], *PLACED)
+    generations = check_survived(ended, run, plain, 3)
+    check_equal([g["base_step"] for g in generations], [0, 5, 15, 18])
+    check_equal([g["ended_by"]["rank"] for g in generations[:3]], [1, 0, 1])
     shown = check_code(troupe("status", run), 0).out
-    check_in("restarts 2", shown)
+    check_in("restarts 3", shown)
     check_in("generation 2: 3 ranks from step 5 on", shown)
     check_equal(troupe("status", run, "--json").json()["result"]["generations"], generations)
     check_none_left()
