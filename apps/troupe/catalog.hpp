@@ -129,8 +129,9 @@ public:
   /// Gives `of` the sizes with which the model of a checkpoint was made, if it holds them. Throws
   /// user_error (checkpoint).
   virtual void take_sizes(const std::string& checkpoint, learning& of) const = 0;
-  /// Whether a fit of it ends with a test.
-  virtual bool has_test(const learning& what) const = 0;
+  /// Whether a fit of it ends with a test: a user's data are set up for one, with random numbers of
+  /// `seed`. True if they throw: then the ranks of that test do, and it fails.
+  virtual bool has_test(const learning& what, std::uint64_t seed) const = 0;
 
   /// Makes `of` a fit with `options` that raises the learning rate, and `options` those of a short
   /// one. Throws user_error (bad_configuration) for an impossible search.

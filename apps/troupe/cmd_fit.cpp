@@ -211,7 +211,7 @@ private:
     const auto& limit = shared_.options.limit_test_batches;
     const bool none = std::visit([](auto x) { return x == 0; }, limit);
     return !none && shared_.options.max_steps != 0 &&
-           around_.learning.has_test(learning_of(plan_.settings));
+           around_.learning.has_test(learning_of(plan_.settings), shared_.options.seed);
   }
 
   // A stop came when the steps were done, so the run ends before its test.

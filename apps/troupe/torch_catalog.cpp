@@ -20,6 +20,7 @@
 #include "backends/torch/data_catalog.hpp"
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/models.hpp"
+#include "backends/torch/rank_random.hpp"
 #include "backends/torch/torch_export.hpp"
 #include "backends/torch/version.hpp"
 #include "troupe/hyper_parameters.hpp"
@@ -248,14 +249,19 @@ public:
     of.classes = sizes.classes;
   }
 
-  bool has_test(const learning& what) const override {
+  // What a user's data throw here, the ranks of the test report.
+  bool has_test(const learning& what, std::uint64_t seed) const override {
     if (!find_own(own_.data, what.data)) return !find_data(what.data).sized_by_files;
-    data_ptr data;
-    {
-      const std::lock_guard lock{guard_};
-      if (newest_.of == identity_text(what.data, what.data_settings)) data = newest_.data.lock();
+    const lane_thread as_in_a_lane;
+    rank_random draws{seed};
+    const random_scope scope{draws};
+    try {
+      const auto data = held_data_of(what);
+      data->setup(stage::test);
+      return !data->test().empty();
+    } catch (...) {
+      return true;
     }
-    return !(data ? data : data_of(what))->test().empty();
   }
 
   void search_rate(const rate_search& how, learning& of, trainer_options& options) const override {
@@ -387,6 +393,15 @@ private:
         {.folder = what.data_folder,
          .target = what.target,
          .made_up = {.samples = what.samples, .evaluation = what.evaluation_samples}});
+  }
+
+  data_ptr held_data_of(const learning& what) const {
+    data_ptr data;
+    {
+      const std::lock_guard lock{guard_};
+      if (newest_.of == identity_text(what.data, what.data_settings)) data = newest_.data.lock();
+    }
+    return data ? data : data_of(what);
   }
 
   // Data that a recipe holds: they may be too large to make them twice.

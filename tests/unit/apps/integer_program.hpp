@@ -22,7 +22,7 @@ public:
   std::vector<program::data_facts> data_sets() const override;
   recipe_ptr recipe(const program::learning& what) const override;
   void take_sizes(const std::string&, program::learning&) const override {}
-  bool has_test(const program::learning&) const override { return false; }
+  bool has_test(const program::learning&, std::uint64_t) const override { return false; }
   void search_rate(const program::rate_search& how, program::learning& of,
                    trainer_options& options) const override;
   program::rate_curve rates_found(const job_outcome& outcome) const override;

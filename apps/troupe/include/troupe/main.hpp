@@ -151,7 +151,7 @@ public:
   }
 
   /// A data set, made by a function once for each job and process. If it throws, the job is refused
-  /// before anything is written. A fit ends with a test if the data have a test without `setup`.
+  /// before anything is written. A fit ends with a test if the data have one after `setup` for it.
   /// `summary`: one line.
   application& data(std::string name, std::string summary,
                     std::function<std::shared_ptr<data_module>()> make);

@@ -1,0 +1,64 @@
+// A program with a data set that is usable only after `setup`: before, its getters throw.
+#include <troupe/data.hpp>
+#include <troupe/main.hpp>
+
+#include "apps/examples/classifier_recipe.hpp"
+
+#include <mutex>
+#include <set>
+#include <stdexcept>
+
+namespace {
+
+using troupe::stage;
+
+struct late_settings {
+  bool has_test = true;
+  bool fails = false;  // in `setup` for a test
+  template <class F>
+  void fields(F&& f) {
+    f("has_test", has_test), f("fails", fails);
+  }
+};
+
+class late_data : public troupe::data_module {
+public:
+  explicit late_data(const late_settings& how)
+      : how_(how), all_(troupe::synthetic({.samples = 64, .evaluation = 40})) {}
+
+  void setup(stage purpose) override {
+    if (purpose == stage::test && how_.fails) throw std::runtime_error("the test lies elsewhere");
+    const std::lock_guard hold{guard_};
+    ready_.insert(purpose);
+  }
+  troupe::dataset_ptr train() override { return after_setup(stage::train).train(); }
+  std::vector<troupe::dataset_ptr> test() override {
+    auto all = after_setup(stage::test).test();
+    if (!how_.has_test) all.clear();
+    return all;
+  }
+
+private:
+  troupe::data_module& after_setup(stage purpose) {
+    const std::lock_guard hold{guard_};
+    if (!ready_.contains(purpose)) throw std::logic_error("a getter before its setup");
+    return *all_;
+  }
+
+  const late_settings how_;
+  const troupe::data_ptr all_;
+  std::mutex guard_;
+  std::set<stage> ready_;
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  return troupe::application{}
+      .model<classifier_sizes>("classifier", "one hidden layer", make_classifier)
+      .data<late_settings>("late", "images that need a setup",
+                           [](const late_settings& how) -> troupe::data_ptr {
+                             return std::make_shared<late_data>(how);
+                           })
+      .run(count, arguments);
+}

@@ -1,0 +1,54 @@
+"""Goal: a fit on data that need `setup` ends with their test, and has its result also where that test fails.
+
+TROUPE_PROGRAM is late_data.cpp.
+"""
+
+import os
+
+from troupe_program import check, check_code, check_equal, check_in, main, result_of, troupe
+
+
+def fit(run, *arguments):
+    return troupe("fit", "--run-dir", run, "--set", "model.hidden=4", "--batch-size", 8, "--max-epochs", 1,
+                  "--progress", "never", *arguments)
+
+
+PLACEMENTS = ("threads", "processes")
+
+
+def story_a_fit_ends_with_the_test_of_data_that_need_setup(folder):
+    figures = set()
+    for placement in PLACEMENTS:
+        run = os.path.join(folder, placement)
+        check_code(fit(run, "--placement", placement), 0)
+        result = result_of(run)
+        check_equal((result["status"], result["steps"]), ("finished", 4))
+        check_in("test/accuracy", result["metrics"])
+        tested = check_code(troupe("test", "--run-dir", run, "--json"), 0).json()
+        check_equal(tested["metrics"]["test/accuracy"], result["metrics"]["test/accuracy"])
+        figures.add(result["metrics"]["test/accuracy"])
+    check_equal(len(figures), 1, figures)
+
+
+def story_a_test_that_cannot_be_set_up_fails_the_fit_with_its_result(folder):
+    for placement in PLACEMENTS:
+        run = os.path.join(folder, placement)
+        ended = check_code(fit(run, "--placement", placement, "--set", "data.fails=true"), 1)
+        check_in("the test lies elsewhere", ended.err)
+        result = result_of(run)
+        check_equal((result["status"], result["steps"]), ("failed", 4))
+        check_in("the test lies elsewhere", result["failure"]["what"])
+        check_equal(result["failure"]["hook"], "setup")
+        check(result["weights_digest"], result)
+        # Without the test the same fit is finished.
+        check_code(fit(run + "-untested", "--set", "data.fails=true", "--limit-test-batches", 0), 0)
+
+
+def story_data_without_a_test_have_none(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, "--set", "data.has_test=false"), 0)
+    check("test/accuracy" not in result_of(run)["metrics"], result_of(run))
+
+
+if __name__ == "__main__":
+    main(globals())
