@@ -12,7 +12,7 @@ namespace troupe::program {
 namespace {
 
 program_end print(const schema& all, const given& what, const context& around) {
-  const auto s = settled(join(all, what));
+  const auto s = settled_on(around.screen, join(all, what));
   if (s.flag("json")) {
     around.screen.result(printed_json(s));
   } else {

@@ -28,8 +28,7 @@ bool accumulates(std::string_view callback) {
 class tuning {
 public:
   tuning(const schema& all, const given& what, const context& around)
-      : around_(around), settings_(settled(join(all, what))) {
-    if (settings_.flag("quiet")) around.screen.be_quiet();
+      : around_(around), settings_(settled_on(around.screen, join(all, what))) {
     for (const auto* key : {"run_dir", "resume"}) refuse(key);
     note_unused(around.screen, settings_, "tune",
                 {"trace", "trace_hooks", "metrics_port", "profiler", "logger"});

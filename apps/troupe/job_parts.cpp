@@ -358,6 +358,14 @@ void note_unused(console& screen, const settings& s, std::string_view command,
           fmt::format("note: {} ({}) has no effect on {}", key, s.at(key).origin.text(), command));
 }
 
+settings settled_on(console& screen, resolution found) {
+  const auto notes = std::move(found.notes);
+  auto all = settled(std::move(found));
+  if (all.flag("quiet")) screen.be_quiet();
+  for (const auto& note : notes) screen.note(note);
+  return all;
+}
+
 void report_profile(console& screen, const job_outcome& outcome) {
   if (const auto table = to_string(profile_of(outcome)); !table.empty())
     screen.answer(table.substr(0, table.size() - 1));

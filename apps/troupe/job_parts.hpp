@@ -2,7 +2,7 @@
 #pragma once
 
 #include "apps/troupe/context.hpp"
-#include "apps/troupe/settings.hpp"
+#include "apps/troupe/settings_sources.hpp"
 #include "backends/telemetry/hook_trace.hpp"
 #include "backends/telemetry/run_trace.hpp"
 #include "troupe/trainer.hpp"
@@ -53,6 +53,10 @@ void report_traces(console& screen, const job_traces& all);
 /// use for it. A file or a variable may be for other commands.
 void note_unused(console& screen, const settings& s, std::string_view command,
                  const std::vector<std::string_view>& keys);
+
+/// The settings, after notes on `screen` about variables and keys without effect. With `quiet` the
+/// screen drops notes from now on. Throws user_error naming all errors in the settings.
+settings settled_on(console& screen, resolution found);
 
 /// The table of the setting profiler, as a note.
 void report_profile(console& screen, const job_outcome& outcome);

@@ -279,6 +279,20 @@ TEST_CASE("an unknown variable TROUPE_RANK: the command warns and names a simila
   CHECK_THAT(said.err, Catch::Contains("TROUPE_RANK") && Catch::Contains("TROUPE_RANKS"));
 }
 
+TEST_CASE("config print and tune say what has no effect, as fit does", "[program]") {
+  const std::map<std::string, std::string> wrong{{"TROUPE_LEARNIG_RATE", "1"}};
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"config", "print"}, {"tune", "batch-size", "--trials", "1"}}) {
+    INFO(command.front());
+    const auto said = troupe_says(command, wrong);
+    CHECK(said.code == 0);
+    CHECK_THAT(said.err, Catch::Contains("the variable TROUPE_LEARNIG_RATE names no setting"));
+    auto quiet = command;
+    quiet.emplace_back("--quiet");
+    CHECK_THAT(troupe_says(quiet, wrong).err, !Catch::Contains("names no setting"));
+  }
+}
+
 TEST_CASE("simulate with the same seeds runs the same simulations", "[program]") {
   const std::vector<std::string> arguments{"simulate", "--ranks", "3",       "--steps", "4",
                                            "--seeds",  "5..9",    "--swarm", "--json"};
