@@ -144,8 +144,8 @@ std::vector<std::size_t> kept_points(const std::vector<double>& values, std::siz
     const auto begin = 1 + part * (count - 2) / parts, end = 1 + (part + 1) * (count - 2) / parts;
     auto low = begin, high = begin;
     for (auto i = begin; i < end; ++i) {
-      if (!(values[i] >= values[low])) low = i;
-      if (!(values[i] <= values[high])) high = i;
+      if (std::isnan(values[low]) || values[i] < values[low]) low = i;
+      if (std::isnan(values[high]) || values[i] > values[high]) high = i;
     }
     kept.push_back(std::min(low, high));
     if (low != high) kept.push_back(std::max(low, high));
