@@ -98,7 +98,7 @@ ordered_json run_json(const std::string& run, std::string name) {
   const auto settings = settings_json(run, note);
   return {{"name", std::move(name)},
           {"folder", run},
-          {"state", state_of_run(running, result)},
+          {"state", state_of_run(run, running, result)},
           {"notes", notes},
           {"settings", settings},
           {"metrics", {{"series", curves}}},

@@ -250,10 +250,11 @@ std::vector<metric_points> read_curves(const std::string& folder, std::size_t mo
   return all;
 }
 
-std::string state_of_run(bool running, const ordered_json& result) {
+std::string state_of_run(const std::string& folder, bool running, const ordered_json& result) {
   if (running) return "running";
   // Neither running nor with a result: it was killed, and can be resumed.
-  if (!result.is_object()) return "interrupted";
+  if (!result.is_object())
+    return std::filesystem::exists(path_in(folder, result_file)) ? "unknown" : "interrupted";
   const auto found = result.find("status");
   return found != result.end() && found->is_string() ? found->get<std::string>() : "unknown";
 }

@@ -46,7 +46,9 @@ struct metric_points {
 std::vector<metric_points> read_curves(const std::string& folder, std::size_t most,
                                        const note_taker& note);
 
-/// `running`, what result.json says, or `interrupted`: the program was killed.
-std::string state_of_run(bool running, const nlohmann::ordered_json& result);
+/// `running`, what result.json says, `unknown`: it cannot be read, or `interrupted`: there is none,
+/// because the program was killed. `running` and `result`: what was found before, in this order.
+std::string state_of_run(const std::string& folder, bool running,
+                         const nlohmann::ordered_json& result);
 
 }  // namespace troupe::program

@@ -88,7 +88,7 @@ ordered_json status_object(const std::string& run, console& screen) {
   const auto checkpoints = list_checkpoints(run);
   return {{"schema", "troupe.status/1"},
           {"run_folder", run},
-          {"state", state_of_run(running, result)},
+          {"state", state_of_run(run, running, result)},
           {"checkpoint",
            checkpoints.empty() ? ordered_json(nullptr) : ordered_json(checkpoints.back().path)},
           {"last_event", last_event(run)},

@@ -20,10 +20,14 @@ TEST_CASE("status of a run with a damaged result.json names the file", "[program
     const auto said = troupe_says({"status", run});
     INFO(text << ": " << said.out);
     CHECK(said.code == 0);
-    CHECK_THAT(said.out, Catch::Contains("interrupted"));
+    CHECK_THAT(said.out, Catch::Contains("unknown"));
     CHECK_THAT(said.err, Catch::Contains(run + "/result.json is damaged"));
   }
 }
+    CHECK_THAT(troupe_says({"status", run, "--json"}).out,
+               Catch::Contains("\"state\":\"unknown\""));
+    CHECK_THAT(troupe_says({"report", run, "--json"}).out,
+               Catch::Contains("\"state\":\"unknown\""));
 
 TEST_CASE("status of a run with restarts: it lists the generations", "[program]") {
   const temporary_folder folder;

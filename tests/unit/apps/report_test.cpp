@@ -114,7 +114,7 @@ TEST_CASE("report draws the readable parts of a half-written run, and names the 
   write_text(run.file("result.json"), R"({"schema":"troupe.re)");
   fs::remove(run.file("config.toml"));
   const auto one = report_of(run.folder);
-  CHECK(one["state"] == "interrupted");
+  CHECK(one["state"] == "unknown");
   CHECK(one["result"].is_null());
   CHECK(one["events"]["list"].size() == lines_of(events).size());
   const auto notes = one["notes"].dump();
