@@ -46,6 +46,15 @@ and SIGTERM stop all jobs with checkpoints, and then end the service; a second s
 at once. Exit codes: 0 stopped by a signal, 2 bad usage, 3 bad configuration, a folder in use or a
 port that is taken.)";
 
+// What standard error does not take is lost. The service goes on.
+void say(const std::string& text) { std::fputs(text.c_str(), stderr); }
+
+void print(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) == EOF || std::fflush(stdout) != 0)
+    throw user_error(errc::job_failed,
+                     fmt::format("cannot write to standard output: {}", std::strerror(errno)));
+}
+
 struct flags {
   std::string folder = "service";
   std::string address = "127.0.0.1";
@@ -152,13 +161,13 @@ void run(const flags& all) {
   };
   listen();
   jobs.resume_all();
-  fmt::print(stderr, "serving on {}://{}:{}/\n", all.tls.certificate.empty() ? "http" : "https",
-             at.is_v6() ? "[" + at.to_string() + "]" : at.to_string(), server->port());
+  say(fmt::format("serving on {}://{}:{}/\n", all.tls.certificate.empty() ? "http" : "https",
+                  at.is_v6() ? "[" + at.to_string() + "]" : at.to_string(), server->port()));
   for (const auto& folder : jobs.left_out())
-    fmt::print(stderr,
-               "warning: {}: job.json is missing or damaged, or a file cannot be read: this job "
-               "is left out\n",
-               folder);
+    say(fmt::format(
+        "warning: {}: job.json is missing or damaged, or a file cannot be read: this job "
+        "is left out\n",
+        folder));
   loop.run();
   server.reset();
 }
@@ -202,12 +211,12 @@ int main(int count, char** arguments) {
     flags all;
     const auto asked_for = read(all, {arguments + 1, arguments + count});
     if (!asked_for) run(all);
-    fmt::print("{}", asked_for.value_or(""));
+    print(asked_for.value_or(""));
   } catch (const user_error& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
+    say(fmt::format("error: {}\n", error.what()));
     return static_cast<int>(error.code());
   } catch (const std::filesystem::filesystem_error& error) {  // as of a name that is too long
-    fmt::print(stderr, "error: --folder {}: {}\n", error.path1().string(), error.code().message());
+    say(fmt::format("error: --folder {}: {}\n", error.path1().string(), error.code().message()));
     return static_cast<int>(errc::bad_configuration);
   }
   return 0;

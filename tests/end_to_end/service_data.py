@@ -1,11 +1,17 @@
 """Goal: a job of the service whose data do not fit its request fails with the field and its right value. Options
-that cannot be are refused, and events keep their numbers where the disk is full."""
+that cannot be are refused, and events keep their numbers where the disk is full. A standard error that cannot be
+written ends no service, and a client that asks again and again reads no file."""
 
+import atexit
+import contextlib
+import http.client
 import os
+import socket
+import subprocess
 import sys
 
 from troupe_program import check, check_equal, check_in, main
-from troupe_service import Service, changed
+from troupe_service import SERVICE, Service, changed
 
 BYTES = 200_000  # more than a checkpoint, less than a journal
 # Python ignores the signal of a write beyond the limit. The program starts with its default, as in a shell.
@@ -66,6 +72,32 @@ def story_events_keep_their_numbers_after_the_disk_was_full(folder):
     service.start(changed(THREADS, max_epochs=1), "next")
     check_equal(service.wait_for_end("next")["state"], "finished")
     check_equal(service.end(), 0)
+
+
+def story_an_output_that_cannot_be_written_ends_no_service(folder):
+    os.makedirs(os.path.join(folder, "jobs", "damaged"))  # a warning
+    with socket.socket() as free, open("/dev/full", "w", encoding="utf-8") as full:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        service = subprocess.Popen([SERVICE, "--folder", folder, "--port", str(port)], stderr=full)
+        atexit.register(service.kill)
+        status = None
+        while status is None:
+            check(service.poll() is None, f"the service has ended: {service.returncode}")
+            with contextlib.suppress(ConnectionError):
+                client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+                client.request("GET", "/healthz")
+                status = client.getresponse().status
+        check_equal(status, 200)
+        service.send_signal(15)
+        check_equal(service.wait(60), 0)
+        for flags, code in ((["--port", "99999"], 2), (["--folder", "a" * 300], 3)):
+            check_equal(subprocess.run([SERVICE, *flags], stderr=full, check=False, cwd=folder).returncode, code)
+        for flag in ("--manual", "--help", "--version"):
+            said = subprocess.run([SERVICE, flag], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+            check_equal(said.returncode, 1, said)
+            check_in("cannot write to standard output", said.stderr)
 
 
 if __name__ == "__main__":
