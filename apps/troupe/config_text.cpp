@@ -182,7 +182,8 @@ std::string printed_json(const settings& values) {
     const auto& [value, from] = values.at(one.key);
     all[one.key] = {{"value", value_json(value)}, {"from", from.text()}};
   }
-  return ordered_json{{"schema", "troupe.config/1"}, {"settings", all}}.dump();
+  return ordered_json{{"schema", "troupe.config/1"}, {"settings", all}}.dump(
+      -1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 std::string json_schema(const schema& all) {

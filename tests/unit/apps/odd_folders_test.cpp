@@ -2,6 +2,8 @@
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/apps/integer_program.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include <filesystem>
 #include <fstream>
 
@@ -22,12 +24,12 @@ TEST_CASE("status of a run with a damaged result.json names the file", "[program
     CHECK(said.code == 0);
     CHECK_THAT(said.out, Catch::Contains("unknown"));
     CHECK_THAT(said.err, Catch::Contains(run + "/result.json is damaged"));
-  }
-}
     CHECK_THAT(troupe_says({"status", run, "--json"}).out,
                Catch::Contains("\"state\":\"unknown\""));
     CHECK_THAT(troupe_says({"report", run, "--json"}).out,
                Catch::Contains("\"state\":\"unknown\""));
+  }
+}
 
 TEST_CASE("status of a run with restarts: it lists the generations", "[program]") {
   const temporary_folder folder;
@@ -52,4 +54,15 @@ TEST_CASE("checkpoint list of a folder without checkpoints reports that there ar
   CHECK(said.code == 0);
   CHECK(said.out.empty());
   CHECK_THAT(said.err, Catch::Contains("holds no checkpoint"));
+}
+
+TEST_CASE("config print of a file whose name is no UTF-8 is JSON all the same", "[program]") {
+  const temporary_folder folder;
+  const auto file = (folder.path() / "\xff.toml").string();
+  std::ofstream{file} << "ranks = 1\n";
+  const auto said = troupe_says({"config", "print", "--config", file, "--json"});
+  CHECK(said.err.empty());
+  CHECK(said.code == 0);
+  REQUIRE(lines_of(said.out).size() == 1);
+  CHECK(lines_of(said.out).front()["settings"]["ranks"]["value"] == 1);
 }
