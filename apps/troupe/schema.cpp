@@ -301,13 +301,12 @@ void add_time(schema& s, const trainer_options& d) {
   const std::chrono::duration<double> known = d.time.detect;
   auto& detect = add(s, "time.detect_seconds", kind::number, known.count(), "--detect-seconds",
                      "how fast a failure must be noticed; every other deadline follows from it");
-  detect.low = 0;
-  detect.low_excluded = true;
+  detect.low = 0.001;
   detect.high = 3600;
   auto& hook = add(s, "time.hook_limit_seconds", kind::number, 0.0, "--hook-limit-seconds",
                    "the longest a single hook may run; 0: 600 times detect_seconds");
   hook.low = 0;
-  hook.high = 1e9;
+  hook.high = 365 * 24 * 3600;
 }
 
 void add_elastic(schema& s, const trainer_options& d) {

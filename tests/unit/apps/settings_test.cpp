@@ -1,5 +1,6 @@
 // Goal: settings have the right precedence, types, ranges and suggestions. The JSON schema and the
 // printed configuration agree with the table of settings.
+#include "actors/time_knob.hpp"
 #include "apps/command_line/suggestion.hpp"
 #include "apps/troupe/config_text.hpp"
 #include "apps/troupe/job_parts.hpp"
@@ -9,6 +10,7 @@
 #include "tests/unit/apps/small_schema.hpp"
 #include "troupe/failure.hpp"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <set>
@@ -526,6 +528,26 @@ TEST_CASE("the JSON schema names the values that only other builds have", "[sett
   CHECK_FALSE(accelerator({"cpu", "cuda", "lazy"}).contains("x-other-builds"));
   CHECK(accelerator({"cpu", "lazy"})["x-other-builds"] == nlohmann::json({"cuda"}));
   CHECK(accelerator({"cpu", "lazy"})["enum"] == nlohmann::json({"auto", "cpu", "lazy"}));
+}
+
+TEST_CASE("a fit accepts the bounds of the deadlines, and settings refuse what is beyond",
+          "[settings]") {
+  const auto accepts = [](const std::string& key, double value) {
+    INFO(key << " = " << value);
+    const auto what = assignments({fmt::format("{}={}", key, value)});
+    CHECK_NOTHROW(check(options_of(settled(join(table(), what))).time));
+  };
+  const auto refuses = [](const std::string& key, double value) {
+    CHECK(mentions(refusal(assignments({fmt::format("{}={}", key, value)})).first, key));
+  };
+  for (const std::string key : {"time.detect_seconds", "time.hook_limit_seconds"}) {
+    const auto& one = *find_setting(table(), key);
+    REQUIRE_FALSE(one.low_excluded);
+    accepts(key, one.low);
+    accepts(key, one.high);
+    refuses(key, one.low - 1e-4);
+    refuses(key, one.high + 1);
+  }
 }
 
 TEST_CASE("edit distance is the number of single-character changes", "[settings]") {
