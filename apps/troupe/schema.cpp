@@ -252,7 +252,7 @@ void add_strategy(schema& s, const trainer_options& d) {
   add(s, "strategy.sync_module_states", kind::boolean, g.sync_module_states, "",
       "parameters and buffers become rank 0's at the start");
   add_powersgd(s, g.powersgd);
-  auto& streams = add(s, "tcp.streams", kind::integer, unset, "",
+  auto& streams = add(s, "tcp.streams", kind::integer, unset, "--tcp-streams",
                       "connections between two ranks of tcp and hier; by default as doctor says");
   streams.low = 1;
   streams.high = tcp_streams_max;

@@ -293,6 +293,13 @@ TEST_CASE("config print and tune say what has no effect, as fit does", "[program
   }
 }
 
+TEST_CASE("the number of connections over tcp has a flag", "[program]") {
+  const auto said = troupe_says({"config", "print", "--tcp-streams", "4", "--json"});
+  REQUIRE(said.code == 0);
+  const json expected{{"value", 4}, {"from", "flag --tcp-streams"}};
+  CHECK(lines_of(said.out).front()["settings"]["tcp.streams"] == expected);
+}
+
 TEST_CASE("simulate with the same seeds runs the same simulations", "[program]") {
   const std::vector<std::string> arguments{"simulate", "--ranks", "3",       "--steps", "4",
                                            "--seeds",  "5..9",    "--swarm", "--json"};
