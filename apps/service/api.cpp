@@ -103,7 +103,9 @@ public:
   bool ended() const override {
     return !job_->running && !job_->waits && after_ >= job_->events.newest();
   }
-  void wake_by(std::function<void()> wake) override { key_ = job_->events.watch(std::move(wake)); }
+  void wake_by(std::function<void()> wake) override {
+    key_ = job_->events.watch(after_, std::move(wake));
+  }
 
 private:
   // The figures of a job that runs change with the time alone. So a status is due at once when the

@@ -110,6 +110,7 @@ void journal::keep(lines& all, std::string one) {
 }
 
 std::string journal::events_after(std::uint64_t& after) {
+  if (after >= newest_) return {};
   const auto all = kept();
   std::string text;
   const auto first = newest_ - all->size() + 1;
@@ -126,8 +127,9 @@ std::string journal::events_after(std::uint64_t& after) {
   return text;
 }
 
-std::shared_ptr<void> journal::watch(std::function<void()> wake) {
-  auto key = std::make_shared<watcher>(watcher{std::move(wake), kept()});
+std::shared_ptr<void> journal::watch(std::uint64_t after, std::function<void()> wake) {
+  auto key = std::make_shared<watcher>(
+      watcher{std::move(wake), after < newest_ ? kept() : shared_.lock()});
   watchers_.push_back(key);
   return key;
 }

@@ -38,8 +38,8 @@ public:
   std::string events_after(std::uint64_t& after);
 
   /// Calls `wake` after each line, for as long as the caller holds the returned key. It keeps the
-  /// lines in memory.
-  std::shared_ptr<void> watch(std::function<void()> wake);
+  /// lines in memory if they are there, or if there are some after number `after`.
+  std::shared_ptr<void> watch(std::uint64_t after, std::function<void()> wake);
   /// Calls the watchers: something else has changed.
   void wake();
 
@@ -47,7 +47,7 @@ private:
   using lines = std::deque<std::string>;  // the newest ones; the number of the last one is newest_
   struct watcher {
     std::function<void()> wake;
-    std::shared_ptr<lines> all;
+    std::shared_ptr<lines> all;  // null: the caller knew all lines, and none was in memory
   };
   static void keep(lines& all, std::string one);
   bool write(const std::string& text);

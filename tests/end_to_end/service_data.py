@@ -100,5 +100,27 @@ def story_an_output_that_cannot_be_written_ends_no_service(folder):
             check_in("cannot write to standard output", said.stderr)
 
 
+def story_a_client_that_knows_all_events_of_an_ended_job_costs_no_reading(folder):
+    service = Service(folder)
+    service.start(changed(THREADS, max_epochs=4), "run")
+    service.wait_for_end("run")
+    size = os.path.getsize(os.path.join(folder, "jobs", "run", "journal.jsonl"))
+    newest = service.job("run")["events"]
+
+    def bytes_read():
+        with open(f"/proc/{service.process.pid}/io", encoding="utf-8") as file:
+            return int(next(file).removeprefix("rchar: "))
+
+    before = bytes_read()
+    check_equal(len(list(service.events("run"))), newest + 1)
+    once = bytes_read() - before
+    check(once >= size, (once, size))
+    before = bytes_read()
+    for _ in range(10):
+        check_equal([kind for _, kind, _ in service.events("run", after=newest)], ["job"])
+    check(bytes_read() - before < size, (bytes_read() - before, size))
+    check_equal(service.end(), 0)
+
+
 if __name__ == "__main__":
     main(globals())
