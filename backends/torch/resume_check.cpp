@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "backends/torch/hook_changes.hpp"
 #include "troupe/detail/optimizer_state.hpp"
 #include "troupe/failure.hpp"
 #include "troupe/module.hpp"
@@ -54,16 +55,29 @@ void check_recorded(const json& state, const fit_record& now, const std::string&
                                  path, samples, now.samples));
 }
 
-void check_taken(const json& state, module& made, const snapshot& from, const std::string& path) {
+// Whether the saved optimizer has groups or parameters that this one lacks. A hook that runs before
+// a rank loads the checkpoint may add them.
+bool awaits_parameters(const torch::optim::Optimizer& here, const json& saved) {
+  const auto groups = saved.value("groups", json::array());
+  const auto& own = here.param_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    if (g >= own.size() || groups[g].at("parameters").size() > own[g].params().size()) return true;
+  return false;
+}
+
+void check_taken(const json& state, const module& made, optimizers& configured,
+                 const snapshot& from, const std::string& path) {
   const auto saved = state.value("optimizers", json::array());
-  auto configured = made.configure_optimizers();
   auto& all = configured.all();
   if (saved.size() != all.size())
     throw user_error(errc::checkpoint,
                      fmt::format("{} holds {} optimizers, the module configures {}: go on with the "
                                  "module that was saved",
                                  path, saved.size(), all.size()));
+  const auto from_hooks = state.value("from_hooks", json::object());
+  add_parameters(configured, made, from_hooks.value("parameters", json::array()));
   for (std::size_t i = 0; i < all.size(); ++i) {
+    if (awaits_parameters(*all[i].optimizer, saved[i].at("groups"))) continue;
     optimizer_state kept;
     kept.groups = saved[i].at("groups").dump();
     const auto prefix = fmt::format("{}.", i);
@@ -118,8 +132,10 @@ std::int64_t cursor_of(const snapshot& from, const data_layout& layout,
   return cursor;
 }
 
-void check_optimizers(module& made, const snapshot& from, const std::string& path) {
-  with_state(from, path, [&](const json& state) { check_taken(state, made, from, path); });
+optimizers check_optimizers(module& made, const snapshot& from, const std::string& path) {
+  auto all = made.configure_optimizers();
+  with_state(from, path, [&](const json& state) { check_taken(state, made, all, from, path); });
+  return all;
 }
 
 }  // namespace troupe

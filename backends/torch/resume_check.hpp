@@ -14,6 +14,7 @@
 namespace troupe {
 
 struct module;
+class optimizers;
 
 /// Ranks, batch size and limits may change on a resume; they are recorded for checkpoints without a
 /// cursor. A field that the checkpoint lacks is not compared.
@@ -37,8 +38,9 @@ void check_record(const snapshot& from, const fit_record& now, const std::string
 std::int64_t cursor_of(const snapshot& from, const data_layout& layout,
                        const trainer_options& options, const std::string& path);
 
-/// Checks that the optimizers that `made` configures can load their state from `from`. Throws
-/// user_error (checkpoint) that names the difference.
-void check_optimizers(module& made, const snapshot& from, const std::string& path);
+/// Checks that the optimizers that `made` configures can load their state from `from`, once they
+/// have the parameters that hooks had added. One that still lacks some is left to the ranks. Throws
+/// user_error (checkpoint) that names the difference. Returns the optimizers.
+optimizers check_optimizers(module& made, const snapshot& from, const std::string& path);
 
 }  // namespace troupe

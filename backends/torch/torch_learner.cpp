@@ -107,8 +107,6 @@ torch_learner::torch_learner(const learner_context& about, module_factory model,
   strategy_ = make_strategy(plugins.strategies, about_.options.strategy.name, std::move(parts));
 }
 
-namespace {
-
 void check_precision(const precision& numbers, const optimizers& all) {
   for (std::size_t i = 0; i < all.all().size(); ++i)
     if (const auto why = numbers.obstacle(*all.all()[i].optimizer); !why.empty())
@@ -116,6 +114,8 @@ void check_precision(const precision& numbers, const optimizers& all) {
           errc::bad_configuration,
           fmt::format("precision {} cannot train with optimizer {}: {}", numbers.name(), i, why));
 }
+
+namespace {
 
 // Guards the beginning and the end of a module's use by a rank.
 std::mutex attaching;

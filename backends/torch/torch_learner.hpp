@@ -35,6 +35,9 @@ data_loading loading_of(data_module& data, stage s, std::int32_t dataloader,
 /// The length of a fit whose epochs have so many micro-batches without a limit.
 training_length length_of(const trainer_options& options, std::int64_t batches);
 
+/// Throws user_error (bad_configuration) that says why `numbers` cannot train with one of `all`.
+void check_precision(const precision& numbers, const optimizers& all);
+
 /// The text of an exception. Cut off, because what() of LibTorch's exceptions ends in 25 lines of
 /// stack frames.
 std::string text_without_frames(const std::exception& error);

@@ -141,7 +141,10 @@ private:
     const auto made = made_module(options);
     if (!made) return;
     load_state(*made, from->model);
-    check_optimizers(*made, *from, path);
+    if (usual_parts(options)) {
+      const auto numbers = make_precision(plugins_.precisions, options.precision.name);
+      check_precision(*numbers, check_optimizers(*made, *from, path));
+    }
     if (!data_) return;
     const auto train = data_->train();
     if (!train) return;
@@ -191,6 +194,25 @@ private:
     data_->setup(stage::train);
     if (!data_->train() || data_->validation().empty()) return;
     check_validation_interval(*every, expected_length(options).batches);
+  }
+
+  // Whether strategy and precision are Troupe's own. Others may replace optimizers, or restore them
+  // themselves, so only ranks know what a checkpoint's state must fit.
+  bool usual_parts(const trainer_options& options) const {
+    const auto strategies = default_strategies();
+    std::string_view by = options.strategy.name;
+    if (by == "auto") by = options.ranks > 1 ? "data_parallel" : "single_device";
+    const auto strategy = strategies.find(by);
+    if (strategy == strategies.end() ||
+        strategy->second.target_type() != plugins_.strategies.find(by)->second.target_type())
+      return false;
+    const auto precisions = default_precisions();
+    const auto numbers = make_precision(plugins_.precisions, options.precision.name);
+    const auto precision = precisions.find(numbers->name());
+    if (precision == precisions.end()) return false;
+    const auto usual = precision->second();
+    const auto &here = *numbers, &there = *usual;
+    return typeid(here) == typeid(there);
   }
 
   // Makes a module only for a precision that may refuse its optimizers.

@@ -402,6 +402,10 @@ struct slowing : regression {
   }
 };
 
+struct slowing_adam : regression {
+  optimizers configure_optimizers() override { return torch::optim::Adam(parameters(), 0.1); }
+};
+
 }  // namespace
 
 TEST_CASE("a precision may replace optimizers and schedulers and run backward itself") {
@@ -418,6 +422,11 @@ TEST_CASE("a precision may replace optimizers and schedulers and run backward it
   CHECK(seen->backwards == 2 * 5);
   CHECK(seen->built == 2 * 2);  // the module, and configure_model
   CHECK(seen->forwards == 2 * 5);
+  plugins.checkpoints = std::make_shared<one_checkpoint>(ends[0].snapshot);
+  options.max_steps = 6;
+  const auto more = make_recipe([] { return std::make_shared<slowing_adam>(); }, data, plugins);
+  CHECK_NOTHROW(more->check_fit(options, ends[0].snapshot.get(), "here"));
+  CHECK(run_good_job({.recipe = more, .options = options, .resume = "here"})[0].loop.steps == 6);
 }
 
 TEST_CASE("late optimizers: the precision sees them when they are there") {

@@ -121,11 +121,10 @@ TEST_CASE("a resumed fit keeps what hooks changed: frozen parameters, modes and 
     torch_plugins plugins;
     plugins.checkpoints = std::make_shared<one_checkpoint>(left);
     until.max_steps = steps;
-    left = run_good_job(
-               {.recipe = make_recipe([] { return std::make_shared<fine_tuned>(); }, data, plugins),
-                .options = until,
-                .resume = left ? "here" : ""})[0]
-               .snapshot;
+    const auto recipe = make_recipe([] { return std::make_shared<fine_tuned>(); }, data, plugins);
+    CHECK_NOTHROW(recipe->check_fit(until, left.get(), "here"));
+    const auto* from = left ? "here" : "";
+    left = run_good_job({.recipe = recipe, .options = until, .resume = from})[0].snapshot;
   }
   CHECK(distance(weights_of(left), whole) == 0);
   CHECK(distance(whole, trained<regression>(options, data)) > 1e-3);
