@@ -273,6 +273,7 @@ void torch_learner::take_everything(snapshot& from) {
       if (blob.name.starts_with(prefix)) kept.tensors.push_back(blob);
     strategy_->load_optimizer_state(static_cast<std::int32_t>(i), kept);
   }
+  if (!strategy_->restores_optimizers()) check_precision(*precision_, optimizers_);  // new options
   // A run that goes on in another precision begins that one's state anew.
   const auto numbers = state.value("precision", json::object());
   if (const auto kept = numbers.value("state", std::string{});

@@ -160,9 +160,11 @@ void slot_from_tensor(double& slot, const at::Tensor& from) {
   slot = from.item<double>();
 }
 
-/// On the parameter's device and, if it has its shape, with its strides, as optimizers make them.
-at::Tensor placed_like(const at::Tensor& parameter, const at::Tensor& from) {
-  const auto moved = from.to(parameter.device());
+/// On the parameter's device, floating-point numbers in `type`, and, if it has the parameter's
+/// shape, with its strides, as optimizers make them.
+at::Tensor placed_like(const at::Tensor& parameter, at::ScalarType type, const at::Tensor& from) {
+  const bool cast = from.is_floating_point() && at::isFloatingType(type);
+  const auto moved = from.to(parameter.device(), cast ? type : from.scalar_type());
   if (moved.sizes() != parameter.sizes() || moved.strides() == parameter.strides()) return moved;
   return at::empty_like(parameter, moved.options()).copy_(moved);
 }
@@ -270,13 +272,21 @@ private:
     auto parameters = json::array();
     each_parameter(group, g, names, [&](const at::Tensor& parameter, const std::string& name) {
       parameters.push_back(name);
-      read_slots(parameter, name);
+      read_slots(parameter, name, type_in(group, parameter));
     });
     if (parameters != saved.at("parameters"))
       refuse(index_, fmt::format("group {} has other parameters", g));
   }
 
-  void read_slots(const at::Tensor& parameter, const std::string& name) {
+  // LBFGS computes with all parameters in one row.
+  static at::ScalarType type_in(const optim::OptimizerParamGroup& group, const at::Tensor& one) {
+    auto type = one.scalar_type();
+    if (!shaped_like_parameters)
+      for (const auto& other : group.params()) type = c10::promoteTypes(type, other.scalar_type());
+    return type;
+  }
+
+  void read_slots(const at::Tensor& parameter, const std::string& name, at::ScalarType type) {
     auto state = std::make_unique<typename Kind::state>();
     bool any = false;
     const auto take = [&](const std::string& slot, auto& x) {
@@ -287,7 +297,7 @@ private:
         if (shaped_like_parameters && from.dim() != 0 && from.sizes() != parameter.sizes())
           throw std::invalid_argument("it has another shape than its parameter");
         constexpr bool number = !std::is_same_v<std::remove_cvref_t<decltype(x)>, at::Tensor>;
-        slot_from_tensor(x, number ? from : placed_like(parameter, from));
+        slot_from_tensor(x, number ? from : placed_like(parameter, type, from));
       } catch (const std::invalid_argument& error) {
         refuse(index_, fmt::format("{}: {}", found->first, error.what()));
       }

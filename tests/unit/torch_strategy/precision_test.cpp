@@ -205,6 +205,34 @@ TEST_CASE("a fit that resumes in any precision ends in the bytes of the whole fi
   CHECK(run(6, "here")->weights_digest == whole->weights_digest);
 }
 
+TEST_CASE("a fit that resumes in another true precision keeps the optimizer's state in its type") {
+  const auto data = std::make_shared<table_data>(64);
+  const auto run = [&](precision_kind kind, std::int64_t steps, const snapshot_ptr& from) {
+    const double eps = kind == precision_kind::f16_true ? 1e-4 : 1e-8;
+    const regression_choices how{.optimize = [eps](regression& m) -> optimizers {
+      return torch::optim::Adam(m.parameters(), torch::optim::AdamOptions(0.01).eps(eps));
+    }};
+    torch_plugins plugins;
+    plugins.checkpoints = std::make_shared<one_checkpoint>(from);
+    const auto recipe =
+        make_recipe([=] { return std::make_shared<regression>(how); }, data, plugins);
+    const auto* resume = from ? "here" : "";
+    return run_job({.recipe = recipe, .options = in(kind, steps), .resume = resume})[0];
+  };
+  const auto half = run(precision_kind::bf16_true, 3, nullptr).snapshot;
+  REQUIRE(half);
+  const auto end = run(precision_kind::f32_true, 6, half);
+  REQUIRE_FALSE(end.error);
+  std::map<std::string, std::string> types;
+  for (const auto& blob : end.snapshot->optimizer)
+    if (!blob.shape.empty()) types[blob.name] = blob.dtype;
+  CHECK(types.size() == 2 * weights_of(end.snapshot).size());
+  for (const auto& [name, type] : types) CHECK(name + type == name + "F32");
+  // The checkpoint's eps, 1e-8, is none in float16.
+  const auto refused = text_of(run(precision_kind::f16_true, 6, half).error);
+  CHECK_THAT(refused, Catch::Contains("precision 16-true cannot train with optimizer 0"));
+}
+
 TEST_CASE("a resumed run goes on with the scale of its checkpoint") {
   const auto data = std::make_shared<table_data>(64);
   const auto io = std::make_shared<one_checkpoint>();
