@@ -348,6 +348,7 @@ std::string torch_learner::transferred_text() {
                       {"samples", done_.samples},
                       {"earlier_batches", done_.earlier_batches},
                       {"of_validation", done_.of_validation},
+                      {"pending_stop", done_.pending_stop},
                       {"stepped", stepped_},
                       {"wants_stop", wants_stop_},
                       {"steps_reported", steps_reported_},
@@ -470,6 +471,7 @@ void torch_learner::take_numbers(const std::string& text) {
   done_.samples = more.at("samples").get<std::int64_t>();
   done_.earlier_batches = more.at("earlier_batches").get<std::int64_t>();
   done_.of_validation = more.at("of_validation").get<std::set<std::string>>();
+  done_.pending_stop = more.at("pending_stop").get<std::uint8_t>();
   stepped_ = more.at("stepped").get<bool>();
   wants_stop_ = more.at("wants_stop").get<bool>();
   steps_reported_ = more.at("steps_reported").get<bool>();

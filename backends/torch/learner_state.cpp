@@ -173,9 +173,23 @@ void torch_learner::save(const std::string& path, const value& storage_options) 
     refuse("there is no fit in progress: call it in a hook of a fit, from on_train_start on");
   if (in_step_) refuse("a step is in progress: call it in on_train_batch_end, or another hook");
   handle(hooks::on_save_checkpoint{});
-  auto loop = done_;
+  auto loop = loop_to_repeat();
   loop.last = logged_;
   strategy_->save_checkpoint(take_snapshot(loop), path, storage_options);
+}
+
+// The last step boundary, before what is due there. Of a stop only one that waits is kept, and
+// only the fit machine knows what early stopping has counted.
+loop_state torch_learner::loop_to_repeat() const {
+  const auto& o = about_.options;
+  auto loop = done_;
+  loop.validated = false;
+  loop.early_stopping.clear();
+  loop.monitored = {};
+  loop.ended_by = 0;
+  const auto min_epochs = o.min_epochs.value_or(o.min_steps ? 1 : 0);
+  if (loop.epoch >= min_epochs && loop.steps >= o.min_steps.value_or(0)) loop.pending_stop = 0;
+  return loop;
 }
 
 // --- loading -------------------------------------------------------------------------------------

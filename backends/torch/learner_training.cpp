@@ -433,6 +433,7 @@ void torch_learner::agree_on_stop() {
 void torch_learner::report_stop() {
   outcome_->stop = true;
   wants_stop_ = false;
+  if (done_.pending_stop == 0) done_.pending_stop = static_cast<std::uint8_t>(stop_reason::hook);
 }
 
 }  // namespace troupe

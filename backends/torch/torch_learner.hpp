@@ -263,6 +263,7 @@ private:
                                         const metric_accumulator& steps,
                                         const metric_accumulator& epochs);
   void save_point(const loop_state& loop);
+  loop_state loop_to_repeat() const;
   void refuse_unsaved() const;
   void take_weights(const snapshot& from);
   void take_initial(const snapshot& from);
@@ -408,7 +409,8 @@ private:
   std::optional<module_flags> before_evaluation_;  // of the validation in progress
   std::string hook_changes_;                       // in the checkpoint; due after on_train_start
 
-  loop_state done_;       // the last step boundary, as far as the learner knows it
+  // The last step boundary, as far as the learner knows it; pending_stop: any that was reported.
+  loop_state done_;
   bool in_step_ = false;  // a step has begun, or its schedulers are due
   std::string loaded_path_;
   std::optional<snapshot> loaded_;

@@ -1,15 +1,20 @@
 // Goal: the states of callbacks are saved with checkpoints, loaded by a resumed fit, and exact in
 // jobs that lose ranks. A fit that fails saves its last step with them
 // (checkpoint_policy::on_exception), and a resume ends in the bits of a fit that did not fail.
+// A fit that goes on from a checkpoint that a module asked for repeats what was due after its step.
+#include <algorithm>
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/one_checkpoint.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_callbacks/listeners.hpp"
 #include "tests/unit/torch_callbacks/resumed.hpp"
 #include "tests/unit/torch_recovery/recovering_job.hpp"
 #include "troupe/callbacks.hpp"
+#include "troupe/data_parallel.hpp"
 #include "troupe/trainer.hpp"
 
 #include "tests/support/catch.hpp"
@@ -389,4 +394,105 @@ TEST_CASE("a timer of a rank that joins goes on from the time that the others ha
   };
   run_good_job({.recipe = recipe_for<joins_late>(std::make_shared<table_data>(32)),
                 .options = quick(2, 4, 4)});
+}
+
+// --- checkpoints that a module asks for ---------------------------------------------------------
+
+namespace {
+
+/// Keeps the snapshot that a module wants saved in place of a file.
+struct keeps_wanted : data_parallel {
+  keeps_wanted(strategy_parts parts, std::shared_ptr<snapshot_ptr> to)
+      : data_parallel(std::move(parts)), to_(std::move(to)) {}
+  snapshot_ptr save_checkpoint(snapshot_ptr what, const std::string& path, const value&) override {
+    if (!path.empty() && rank() == 0) *to_ = what;
+    return what;
+  }
+  std::shared_ptr<snapshot_ptr> to_;
+};
+
+/// Logs a value by epoch. Stops after one step, and asks for a checkpoint after another one.
+struct asking : regression {
+  explicit asking(std::int64_t save_at, std::int64_t stop_at = -1)
+      : save_at_(save_at), stop_at_(stop_at) {}
+  step_output training_step(const batch& b, std::int64_t index) override {
+    log("by_epoch", static_cast<double>(at().step + 1), {.on_epoch = true});
+    log("largest", static_cast<double>(at().step + 1),
+        {.on_step = false, .on_epoch = true, .reduce = log_reduction::max});
+    return regression::training_step(b, index);
+  }
+  void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+    if (at().step == stop_at_) stop();
+    if (at().step == save_at_) save_checkpoint("there");
+  }
+  void on_train_end() override {
+    if (save_at_ == 0) save_checkpoint("there");
+  }
+  std::int64_t save_at_, stop_at_;
+};
+
+/// Two ranks with five steps in an epoch. `wanted` gets what the module saves.
+rank_end asking_fit(const trainer_options& how, const asking& like, const snapshot_ptr& from = {},
+                    snapshot_ptr* wanted = nullptr) {
+  const auto kept = std::make_shared<snapshot_ptr>();
+  torch_plugins plugins;
+  plugins.checkpoints = std::make_shared<one_checkpoint>(from);
+  plugins.strategies["keeps"] = [=](strategy_parts parts) {
+    return std::make_unique<keeps_wanted>(std::move(parts), kept);
+  };
+  auto options = how;
+  options.strategy = own_name{"keeps"};
+  const auto recipe = make_recipe(
+      [save = like.save_at_, stop = like.stop_at_] { return std::make_shared<asking>(save, stop); },
+      std::make_shared<table_data>(30, 4, 12), plugins);
+  auto end = run_good_job({.recipe = recipe, .options = options, .resume = from ? "here" : ""})[0];
+  if (wanted) *wanted = *kept;
+  return end;
+}
+
+std::int64_t validations_in(const rank_end& end) {
+  return std::ranges::count_if(end.hooks,
+                               [](const hook& h) { return h.is<hooks::on_validation_start>(); });
+}
+
+}  // namespace
+
+TEST_CASE("a module saves in a fit that resumed after a validation: the next one is not skipped") {
+  auto options = quick(2, 3, 2);
+  options.val_check_interval = std::int64_t{1};
+  const auto first = asking_fit(options, asking{-1}).snapshot;
+  REQUIRE(first->loop.validated);
+  options.max_steps = 4;
+  snapshot_ptr wanted;
+  const auto second = asking_fit(options, asking{3}, first, &wanted);
+  CHECK(validations_in(second) == 2);
+  REQUIRE(wanted);
+  CHECK(wanted->loop.steps == 3);
+  options.max_steps = 5;
+  const auto third = asking_fit(options, asking{-1}, wanted);
+  CHECK(validations_in(third) == 3);  // after steps 3, 4 and 5
+}
+
+TEST_CASE("a module saves while a stop waits for min_steps: a fit that resumes from it stops") {
+  auto options = quick(2, 3, 20);
+  options.min_steps = 7;
+  const auto stops_at = GENERATE(2, 3);
+  CAPTURE(stops_at);
+  snapshot_ptr wanted;
+  CHECK(asking_fit(options, asking{3, stops_at}, {}, &wanted).loop.steps == 7);
+  REQUIRE(wanted);
+  CHECK(wanted->loop.steps == 3);
+  CHECK(asking_fit(options, asking{5}, wanted, &wanted).loop.steps == 7);
+  CHECK(wanted->loop.steps == 5);  // in a fit that began with the stop
+  CHECK(asking_fit(options, asking{-1}, wanted).loop.steps == 7);
+}
+
+TEST_CASE("a module saves at the end of a fit that a stop ended: a fit that resumes goes on") {
+  auto options = quick(2, 3, 12);
+  options.min_steps = GENERATE(0, 7);
+  snapshot_ptr wanted;
+  const auto end = asking_fit(options, asking{0, 3}, {}, &wanted);
+  CHECK(end.loop.steps < 12);
+  REQUIRE(wanted);
+  CHECK(asking_fit(options, asking{-1}, wanted).loop.steps == 12);
 }
