@@ -175,6 +175,7 @@ void torch_learner::forget_step() {
   finite_ = true;
   evaluation_books_.assign(1, {});
   before_evaluation_.reset();
+  before_end_.reset();
   predictions_.clear();
   optimizer_states_.clear();
   module_json_.clear();

@@ -174,8 +174,20 @@ void torch_learner::save(const std::string& path, const value& storage_options) 
   if (in_step_) refuse("a step is in progress: call it in on_train_batch_end, or another hook");
   handle(hooks::on_save_checkpoint{});
   auto loop = loop_to_repeat();
+  exchange_logs_of_end();
   loop.last = logged_;
-  strategy_->save_checkpoint(take_snapshot(loop), path, storage_options);
+  auto taken = take_snapshot(loop);
+  exchange_logs_of_end();
+  strategy_->save_checkpoint(std::move(taken), path, storage_options);
+}
+
+// A resume goes on in the epoch whose values the end of the fit has reported.
+void torch_learner::exchange_logs_of_end() {
+  if (!before_end_) return;
+  std::swap(step_book_, before_end_->steps);
+  std::swap(epoch_book_, before_end_->epochs);
+  std::swap(logged_, before_end_->logged);
+  std::swap(steps_reported_, before_end_->steps_reported);
 }
 
 // The last step boundary, before what is due there. Of a stop only one that waits is kept, and

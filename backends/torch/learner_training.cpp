@@ -414,6 +414,7 @@ void torch_learner::handle(const hooks::on_train_epoch_end& h) {
 // What the last step and the epoch in progress have logged.
 void torch_learner::report_end() {
   end_reported_ = true;
+  before_end_ = {step_book_, epoch_book_, logged_, steps_reported_};
   if (!steps_reported_) report_steps();
   report_non_finite();
   report(epoch_book_);

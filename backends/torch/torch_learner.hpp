@@ -264,6 +264,7 @@ private:
                                         const metric_accumulator& epochs);
   void save_point(const loop_state& loop);
   loop_state loop_to_repeat() const;
+  void exchange_logs_of_end();
   void refuse_unsaved() const;
   void take_weights(const snapshot& from);
   void take_initial(const snapshot& from);
@@ -380,6 +381,12 @@ private:
   std::set<std::string, std::less<>> shown_;  // names logged with prog_bar
   metrics logged_;
   metrics results_;
+  struct logs {
+    metric_accumulator steps, epochs;
+    metrics logged;
+    bool steps_reported;
+  };
+  std::optional<logs> before_end_;  // before report_end
   struct prediction {
     std::int32_t dataloader;
     std::int64_t batch;

@@ -496,3 +496,18 @@ TEST_CASE("a module saves at the end of a fit that a stop ended: a fit that resu
   REQUIRE(wanted);
   CHECK(asking_fit(options, asking{-1}, wanted).loop.steps == 12);
 }
+
+TEST_CASE("a module saves at the end of a fit inside an epoch: the epoch's values go on") {
+  auto options = quick(2, 3, 5);
+  options.max_epochs = 1;
+  const auto whole = asking_fit(options, asking{-1});
+  CHECK(whole.loop.last.at("by_epoch_epoch") == 3);
+  options.max_steps = 3;
+  snapshot_ptr wanted;
+  CHECK(asking_fit(options, asking{0}, {}, &wanted).loop.last.at("by_epoch_epoch") == 2);
+  REQUIRE(wanted);
+  options.max_steps = 5;
+  const auto rest = asking_fit(options, asking{-1}, wanted);
+  CHECK(rest.loop.last == whole.loop.last);
+  CHECK(rest.snapshot->state == whole.snapshot->state);
+}
