@@ -5,8 +5,15 @@
 
 namespace troupe {
 
-void torch_learner::refuse_lost_value(std::string_view name) const {
-  const bool reported = at_.stage == stage::train ? !end_reported_ : evaluation_open_;
+void torch_learner::refuse_lost_value(std::string_view name, bool on_step) const {
+  const bool trains = at_.stage == stage::train;
+  const bool reported = trains ? !end_reported_ && !in_epoch_schedules_ : evaluation_open_;
+  if (reported && trains && on_step && at_.batch == undefined)
+    throw user_error(
+        errc::job_failed,
+        fmt::format("log(\"{}\"): a value that this hook logs would not be reported by step, "
+                    "because no step is in progress: set on_epoch in place of on_step",
+                    name));
   if (reported || at_.stage == stage::call) return;
   throw user_error(
       errc::job_failed,
@@ -31,10 +38,10 @@ void refuse_unasked(std::string_view name, bool on_step, bool on_epoch) {
 }  // namespace
 
 void torch_learner::log(std::string_view name, double sum, double count, const log_options& how) {
-  refuse_lost_value(name);
   const bool in_step = at_.stage == stage::train && at_.batch != undefined;
   const bool on_step = how.on_step.value_or(in_step);
   const bool on_epoch = how.on_epoch.value_or(!in_step);
+  refuse_lost_value(name, on_step);
   refuse_unasked(name, on_step, on_epoch);
   if (how.prog_bar) {
     shown_.emplace(name);

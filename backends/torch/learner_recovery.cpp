@@ -170,7 +170,7 @@ void torch_learner::forget_step() {
   predicted_ = {};
   std::ranges::fill(window_losses_, 0);
   word_ = {};
-  in_step_ = in_manual_ = false;
+  in_step_ = in_manual_ = in_epoch_schedules_ = false;
   save_due_ = validation_due_ = end_reported_ = evaluation_open_ = false;
   finite_ = true;
   evaluation_books_.assign(1, {});

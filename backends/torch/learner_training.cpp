@@ -319,6 +319,7 @@ void torch_learner::synchronize_buffers() {
 }
 
 void torch_learner::handle(const hooks::lr_scheduler_step& h) {
+  in_epoch_schedules_ = h.every != schedule::interval::step;
   for (auto& one : optimizers_.all())
     for (auto& schedule : one.schedulers) {
       const auto due = schedule.plateau() ? schedule::interval::plateau : schedule.when().every;
@@ -330,6 +331,7 @@ void torch_learner::handle(const hooks::lr_scheduler_step& h) {
       if (schedule.plateau() && !plateau_due(h.at, schedule.when().monitor)) continue;
       module_->lr_scheduler_step(schedule, metric);
     }
+  in_epoch_schedules_ = false;
   if (h.every != schedule::interval::step) return;
   in_step_ = false;
   if (keeps_points() && stepped_) complete_step();

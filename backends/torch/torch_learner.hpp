@@ -240,7 +240,7 @@ private:
   std::string clocks_text() const;
   void take_clocks(const std::string& text);
   void report_due();
-  void refuse_lost_value(std::string_view name) const;
+  void refuse_lost_value(std::string_view name, bool on_step) const;
   void show(const std::string& name);
   void report(metric_accumulator& book);
   void report_steps();
@@ -352,6 +352,7 @@ private:
   bool steps_reported_ = true;                   // the last step's metrics were reported
   bool end_reported_ = false;                    // report_end was called
   bool evaluation_open_ = false;                 // values of an evaluation are not reduced yet
+  bool in_epoch_schedules_ = false;              // after the epoch's values are reported
   bool finite_ = true;                           // the losses of the step in progress, so far
   std::int64_t non_finite_steps_ = 0;            // with a loss that was infinite or no number
   bool wants_stop_ = false;

@@ -319,3 +319,72 @@ TEST_CASE("impossible input of a measure: a user_error says what fits", "[measur
              }),
              Contains("(2, 5, 7) and targets (2) do not fit"));
 }
+
+// --- hooks that log ------------------------------------------------------------------------------
+
+namespace {
+
+struct logged_in {
+  const char* hook;
+  bool on_step = false, by_epoch = false;
+};
+struct logs_in_hook : regression {
+  explicit logs_in_hook(logged_in what)
+      : regression({.optimize =
+                        [=](regression& m) {
+                          return optimizers{torch::optim::SGD(m.parameters(), 0.1)}.scheduled(
+                              schedules::exponential(0.9),
+                              {.every = what.by_epoch ? schedule::interval::epoch
+                                                      : schedule::interval::step});
+                        }}),
+        what_(what) {}
+  void log_in(std::string_view here) {
+    if (here != what_.hook) return;
+    if (what_.on_step)
+      log("gap", 1, {.on_step = true});
+    else
+      log("gap", 1);
+  }
+  void setup(stage) override { log_in("setup"); }
+  void on_fit_start() override { log_in("on_fit_start"); }
+  void on_train_start() override { log_in("on_train_start"); }
+  void on_train_epoch_start(std::int64_t) override { log_in("on_train_epoch_start"); }
+  void on_train_epoch_end(std::int64_t) override { log_in("on_train_epoch_end"); }
+  void lr_scheduler_step(scheduler& which, std::optional<double> metric) override {
+    log_in("lr_scheduler_step");
+    regression::lr_scheduler_step(which, metric);
+  }
+  void on_validation_end() override { log_in("on_validation_end"); }
+  void on_train_end() override { log_in("on_train_end"); }
+  void on_fit_end() override { log_in("on_fit_end"); }
+  logged_in what_;
+};
+
+rank_end fit_that_logs(const logged_in& what) {
+  const auto recipe = recipe_for<logs_in_hook>(std::make_shared<table_data>(8, 4, 8), what);
+  return run_job({.recipe = recipe, .options = quick(1, 4, 2)})[0];
+}
+
+}  // namespace
+
+TEST_CASE("a value that no reduction would report is refused in the hook that logs it") {
+  using row = logged_in;
+  const auto lost =
+      GENERATE(row{"setup"}, row{"on_fit_start"}, row{"on_train_start", true},
+               row{"on_train_epoch_start", true}, row{"on_train_epoch_end", true},
+               row{"lr_scheduler_step", true, true}, row{"lr_scheduler_step", false, true},
+               row{"on_validation_end"}, row{"on_train_end"}, row{"on_fit_end"});
+  CAPTURE(lost.hook, lost.on_step, lost.by_epoch);
+  CHECK_THAT(text_of(fit_that_logs(lost).error),
+             Contains("log(\"gap\"): a value that this hook logs would not be reported"));
+}
+
+TEST_CASE("a value that the hooks of an epoch and the schedules by step log is reported") {
+  using row = logged_in;
+  const auto reported = GENERATE(row{"on_train_start"}, row{"on_train_epoch_start"},
+                                 row{"on_train_epoch_end"}, row{"lr_scheduler_step"});
+  CAPTURE(reported.hook);
+  const auto end = fit_that_logs(reported);
+  CHECK(text_of(end.error) == "nothing");
+  CHECK(end.loop.last.contains("gap"));
+}

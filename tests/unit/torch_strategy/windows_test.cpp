@@ -318,28 +318,6 @@ TEST_CASE("a frozen sub-module stays in evaluation mode, whatever on_validation_
       {.recipe = recipe_for<frozen>(std::make_shared<table_data>(8, 4, 8)), .options = options});
 }
 
-TEST_CASE("a value that no reduction would report is refused in the hook that logs it") {
-  enum class where { setup, fit_start, validation_end, train_end, fit_end };
-  struct logging : regression {
-    explicit logging(where at) : at_(at) {}
-    void log_in(where here) {
-      if (at_ == here) log("gap", 1);
-    }
-    void setup(stage) override { log_in(where::setup); }
-    void on_fit_start() override { log_in(where::fit_start); }
-    void on_validation_end() override { log_in(where::validation_end); }
-    void on_train_end() override { log_in(where::train_end); }
-    void on_fit_end() override { log_in(where::fit_end); }
-    where at_;
-  };
-  const auto at = GENERATE(where::setup, where::fit_start, where::validation_end, where::train_end,
-                           where::fit_end);
-  CAPTURE(static_cast<int>(at));
-  const auto recipe = recipe_for<logging>(std::make_shared<table_data>(8, 4, 8), at);
-  CHECK_THAT(text_of(run_job({.recipe = recipe, .options = quick(1, 4, 2)})[0].error),
-             Catch::Contains("log(\"gap\"): a value that this hook logs would not be reported"));
-}
-
 TEST_CASE("a plateau scheduler with steps as its interval is refused") {
   torch::optim::SGD sgd{{torch::zeros({1})}, 0.1};
   const auto one = std::make_shared<torch::optim::ReduceLROnPlateauScheduler>(sgd);
