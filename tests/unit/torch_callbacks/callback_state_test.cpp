@@ -431,21 +431,26 @@ struct asking : regression {
   std::int64_t save_at_, stop_at_;
 };
 
-/// Two ranks with five steps in an epoch. `wanted` gets what the module saves.
-rank_end asking_fit(const trainer_options& how, const asking& like, const snapshot_ptr& from = {},
-                    snapshot_ptr* wanted = nullptr) {
-  const auto kept = std::make_shared<snapshot_ptr>();
+recipe_ptr asking_recipe(const asking& like, const snapshot_ptr& from,
+                         const std::shared_ptr<snapshot_ptr>& kept) {
   torch_plugins plugins;
   plugins.checkpoints = std::make_shared<one_checkpoint>(from);
   plugins.strategies["keeps"] = [=](strategy_parts parts) {
     return std::make_unique<keeps_wanted>(std::move(parts), kept);
   };
-  auto options = how;
-  options.strategy = own_name{"keeps"};
-  const auto recipe = make_recipe(
+  return make_recipe(
       [save = like.save_at_, stop = like.stop_at_] { return std::make_shared<asking>(save, stop); },
       std::make_shared<table_data>(30, 4, 12), plugins);
-  auto end = run_good_job({.recipe = recipe, .options = options, .resume = from ? "here" : ""})[0];
+}
+
+/// Two ranks with five steps in an epoch. `wanted` gets what the module saves.
+rank_end asking_fit(trainer_options options, const asking& like, const snapshot_ptr& from = {},
+                    snapshot_ptr* wanted = nullptr) {
+  const auto kept = std::make_shared<snapshot_ptr>();
+  options.strategy = own_name{"keeps"};
+  const auto* resume = from ? "here" : "";
+  const auto recipe = asking_recipe(like, from, kept);
+  auto end = run_good_job({.recipe = recipe, .options = options, .resume = resume})[0];
   if (wanted) *wanted = *kept;
   return end;
 }
@@ -485,6 +490,20 @@ TEST_CASE("a module saves while a stop waits for min_steps: a fit that resumes f
   CHECK(asking_fit(options, asking{5}, wanted, &wanted).loop.steps == 7);
   CHECK(wanted->loop.steps == 5);  // in a fit that began with the stop
   CHECK(asking_fit(options, asking{-1}, wanted).loop.steps == 7);
+}
+
+TEST_CASE("a module saves after rank 0 was replaced: the checkpoint has a stop that waits",
+          "[recovery]") {
+  auto options = quick(2, 3, 20);
+  options.min_steps = 8;
+  options.strategy = own_name{"keeps"};
+  const auto kept = std::make_shared<snapshot_ptr>();
+  const auto recipe = asking_recipe(asking{6, 3}, nullptr, kept);
+  const injected failure{.rank = 0, .hook = "training_step", .step = 5};
+  CHECK(run_recovering(recipe, options, &failure).steps == 8);
+  REQUIRE(*kept);
+  CHECK((*kept)->loop.steps == 6);
+  CHECK((*kept)->loop.pending_stop == static_cast<std::uint8_t>(stop_reason::hook));
 }
 
 TEST_CASE("a module saves at the end of a fit that a stop ended: a fit that resumes goes on") {
