@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -28,7 +29,7 @@ struct thread_state {
   int status = 0;           // field 52: as waitpid reports it; 0 if it is hidden
 };
 
-// None if there is no such process or thread (or no /proc).
+// None if there is no such process or thread, no /proc, or no free descriptor.
 std::optional<thread_state> read_stat(const std::string& path) {
   const file_descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
   if (file.get() < 0) return std::nullopt;
@@ -47,6 +48,7 @@ std::optional<thread_state> read_stat(const std::string& path) {
   return state;
 }
 
+// 0 if it cannot be read.
 std::uint64_t birth_of(std::int32_t pid) {
   const auto state = read_stat(fmt::format("/proc/{}/stat", pid));
   return state ? state->birth : 0;
@@ -65,6 +67,10 @@ bool all_threads_exit(std::int32_t pid) {
   return true;
 }
 
+file_descriptor pidfd_of(std::int32_t pid) {
+  return file_descriptor{static_cast<int>(syscall(SYS_pidfd_open, pid, 0))};
+}
+
 std::uint64_t own_namespace() {
   struct stat about {};
   return stat("/proc/self/ns/pid", &about) == 0 ? about.st_ino : 0;
@@ -78,17 +84,19 @@ process_life process_life::of_child(std::int32_t pid) {
   return {pid, birth_of(pid), own_namespace()};
 }
 
+bool process_life::visible() const { return numbers == own_namespace(); }
+
 file_descriptor process_life::watch() const {
-  if (numbers != own_namespace()) return file_descriptor{};
-  file_descriptor file{static_cast<int>(syscall(SYS_pidfd_open, pid, 0))};
+  if (!visible()) return file_descriptor{};
+  auto file = pidfd_of(pid);
   // Opened first and compared then: another process may have got the number `pid` meanwhile.
-  if (file.get() >= 0 && birth_of(pid) != birth) return file_descriptor{};
+  if (file.get() >= 0 && birth != 0 && birth_of(pid) != birth) return file_descriptor{};
   return file;
 }
 
 // The first thread alone proves nothing: it may end before the others do.
 bool process_life::exiting() const {
-  if (pid == getpid() || numbers != own_namespace()) return false;
+  if (pid == getpid() || !visible()) return false;
   const auto state = read_stat(fmt::format("/proc/{}/stat", pid));
   return state && state->birth == birth && (state->flags & exiting_flag) != 0 &&
          all_threads_exit(pid);
@@ -101,12 +109,15 @@ std::optional<int> process_life::exiting_with() const {
   return state->status;
 }
 
+// A process without a free descriptor opens neither file, and then nothing is certain.
 bool process_life::over() const {
-  if (pid == getpid() || numbers != own_namespace()) return false;
-  const auto file = watch();
-  if (file.get() < 0) return birth_of(pid) != birth;
+  if (pid == getpid() || !visible()) return false;
+  const auto file = pidfd_of(pid);
+  if (file.get() < 0 && errno == ESRCH) return true;
+  const auto now = birth_of(pid);
+  if (now != 0 && birth != 0 && now != birth) return true;
   pollfd ended{file.get(), POLLIN, 0};
-  return poll(&ended, 1, 0) == 1 || exiting();
+  return (file.get() >= 0 && poll(&ended, 1, 0) == 1) || exiting();
 }
 
 }  // namespace troupe

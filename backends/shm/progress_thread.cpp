@@ -98,19 +98,22 @@ void progress_thread::run() noexcept {
   }
 }
 
-// Ranks open a generation in any order. Once all of them are known there is nothing to look for.
+// Ranks open a generation in any order. Once all of them are known there is nothing to look for. A
+// rank that cannot be watched, for want of a descriptor, is looked for until one is free.
 void progress_thread::look_for_members() {
   for (std::size_t r = 0; r < known_.size(); ++r) {
     const auto rank = static_cast<std::int32_t>(r);
     if (known_[r]) continue;
     const auto life = control_segment_->life(at_, rank);
     known_[r] = life.has_value() || member_->departed(rank);
-    if (!life || life->pid == getpid()) continue;
+    if (!life || life->pid == getpid() || !life->visible()) continue;
     watched who{rank, *life, life->watch()};
     if (who.file.get() >= 0)
       peers_.push_back(std::move(who));
     else if (life->over())
       lost(who);
+    else
+      known_[r] = false;
   }
   all_known_ = std::all_of(known_.begin(), known_.end(), [](bool known) { return known; });
 }
