@@ -19,6 +19,9 @@ struct submission {
 
 /// Operations of a (sub)group that a rank may have in flight. Training has the buckets of one step.
 inline constexpr std::uint64_t operations_max = 4096;
+/// How far the operations of other ranks may be ahead of this rank's oldest one. This rank has
+/// submitted operations_max from that one on, and the others may have completed all of those.
+inline constexpr std::uint64_t ahead_max = 2 * operations_max;
 /// Throws user_error (bad_usage) if `in_flight` operations are as many as there may be. `operation`
 /// says what the next one is.
 void check_in_flight(std::string_view operation, std::uint64_t in_flight);

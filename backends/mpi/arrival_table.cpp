@@ -30,7 +30,7 @@ std::optional<std::string> arrival_table::arrive(std::size_t member, const colle
   if (number < first_) throw internal_error("a rank arrives at an operation that is over");
   if (number - first_ >= limit)
     throw internal_error(
-        fmt::format("more than {} collectives of a group are in flight; wait for some", limit));
+        fmt::format("a rank is {} collectives ahead, more than it may be", number - first_));
   while (window_.size() <= number - first_) window_.push_back({std::vector<seat>(members_.size())});
   ++arrivals_[member];
   auto& at = window_[number - first_];

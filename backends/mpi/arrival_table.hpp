@@ -1,7 +1,7 @@
 // Which members have arrived at which operation of a (sub)group. A value; it does not use MPI.
 #pragma once
 
-#include "backends/collective/collective_call.hpp"
+#include "backends/collective/submission.hpp"
 
 #include <cstdint>
 #include <deque>
@@ -15,7 +15,7 @@ namespace troupe::mpi {
 /// operation from its first arrival until it is dropped; at most `limit` at a time.
 class arrival_table {
 public:
-  static constexpr std::size_t limit = 4096;
+  static constexpr std::size_t limit = collectives::ahead_max;
 
   explicit arrival_table(std::vector<std::int32_t> members);
 

@@ -66,6 +66,7 @@ std::shared_ptr<operation> group::submit(const std::vector<std::int32_t>& member
                                          std::chrono::nanoseconds deadline) {
   {
     const std::lock_guard hold{mutex_};
+    if (flying_.size() >= collectives::operations_max) drop_ended();
     collectives::check_in_flight(what.call, flying_.size());
   }
   const auto& f = *functions_;
@@ -160,11 +161,15 @@ bool group::step_channels() {
     busy = busy || one->busy();
   }
   const std::lock_guard hold{mutex_};
+  drop_ended();
+  return busy;
+}
+
+void group::drop_ended() {
   std::erase_if(flying_, [](const std::weak_ptr<operation>& flying) {
     const auto one = flying.lock();
     return !one || !one->how.pending();
   });
-  return busy;
 }
 
 // Operations end when their lane looks at them: it may ask the control group for the reason.

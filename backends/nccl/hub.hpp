@@ -40,6 +40,7 @@ private:
   channel& channel_of(const subgroup& among, const std::vector<std::int32_t>& members);
   bool step_channels();
   bool in_flight() const;
+  void drop_ended();
   void end_all();
 
   const std::shared_ptr<const library> functions_;

@@ -280,8 +280,9 @@ channel::outcome channel::end_closed() {
 
 void channel::finish(work_result how) {
   auto ended = std::move(head_);
-  ended->how.end(std::move(how));
+  // Before the lane can see the end: it may submit the next operation at once.
   open_.fetch_sub(1, std::memory_order_seq_cst);
+  ended->how.end(std::move(how));
   notify_waiters();
 }
 

@@ -8,14 +8,12 @@
 #include <span>
 
 #include "backends/collective/canonical_reduction.hpp"
+#include "backends/collective/submission.hpp"
 #include "troupe/learner.hpp"
 
 namespace troupe::simulated {
 
 namespace {
-
-// How far one rank may be ahead of another, in operations.
-constexpr std::size_t window_max = 4096;
 
 class ended_work final : public work {
 public:
@@ -139,10 +137,9 @@ work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shar
         return std::make_shared<ended_work>(me->why);
       }
   const auto index = in->index_of(me->rank);
-  const auto number = in->submitted[index]++;
-  if (number - in->first >= window_max)
-    throw internal_error(fmt::format("{}: {} operations in flight already, the most there may be",
-                                     describe(with.call), window_max));
+  const auto number = in->submitted[index];
+  collectives::check_in_flight(with.call, number - in->first);
+  ++in->submitted[index];
   if (number - in->first == in->window.size()) {
     const auto& fresh =
         in->window.emplace_back(std::make_shared<operation>(in->members.size(), with.call));

@@ -47,7 +47,7 @@ channel& mesh::channel_of(const std::vector<std::int32_t>& members) {
 }
 
 std::shared_ptr<operation> mesh::at(channel& in, std::uint64_t number) {
-  if (number < in.first || number - in.first >= collectives::operations_max)
+  if (number < in.first || number - in.first >= collectives::ahead_max)
     throw wire_error(fmt::format("is at collective {}, this rank at {}", number, in.first));
   while (number - in.first >= in.open.size())
     in.open.push_back(std::make_shared<operation>(in, in.first + in.open.size(), pool_));

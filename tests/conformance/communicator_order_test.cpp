@@ -1,11 +1,13 @@
 // Goal: operations match by group and by order of submission, and ranks that disagree on an
 // operation get an error.
+#include "backends/collective/submission.hpp"
 #include "tests/conformance/communicator_suite.hpp"
 #include "tests/support/reference_reduction.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -92,6 +94,28 @@ TEST_CASE("a hundred operations in flight may be awaited in reverse order") {
       for (const auto& result : operation)
         REQUIRE(std::count(result.begin(), result.end(), static_cast<float>(world)) == 333);
   });
+}
+
+// A rank may be ahead of another by as many operations as it may have in flight.
+TEST_CASE("as many operations in flight as there may be: no rank is refused or ended", "[many]") {
+  constexpr std::size_t most = collectives::operations_max;
+  for (const auto& adapter : communicator_adapters()) {
+    INFO(adapter.name);
+    const auto backend = adapter.make();
+    // One adapter over sockets: on a busy machine each operation takes milliseconds there.
+    if (!ends_at_once(*backend) && adapter.name != "tcp, one connection") continue;
+    company ranks{*backend, 3};
+    ranks.run([&](communicator& c) {
+      std::deque<work_ptr> works;
+      for (std::size_t i = 0; i < most; ++i) works.push_back(c.barrier("window"));
+      for (int i = 0; i < 200; ++i) {
+        works.front()->wait();
+        works.pop_front();
+        works.push_back(c.barrier("window"));
+      }
+      for (const auto& work : works) work->wait();
+    });
+  }
 }
 
 TEST_CASE("no rank leaves a barrier before the last rank has entered it") {

@@ -1,6 +1,7 @@
 // Goal: the code around NCCL is right: rendezvous, order, errors, abort. The GPUs are simulated;
 // only the last case needs a real one.
 #include "backends/nccl/nccl.hpp"
+#include "backends/collective/submission.hpp"
 #include "backends/inproc/inproc.hpp"
 #include "backends/nccl/library.hpp"
 #include "tests/unit/backends/nccl/fake_gpus.hpp"
@@ -8,6 +9,7 @@
 
 #include <dlfcn.h>
 
+#include <deque>
 #include <functional>
 #include <thread>
 
@@ -196,6 +198,24 @@ TEST_CASE("many operations in flight complete in order without a waiter") {
       expect(works[i]->poll().status == work_status::ok, "earlier operations have completed");
       expect(memory[i].values() == std::vector<float>(8, 2), "the sum of both ranks");
     }
+  });
+}
+
+TEST_CASE("as many operations in flight as there may be: an ended one does not count") {
+  nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
+  company ranks{backend, 2, 1, std::chrono::seconds{20}};
+  ranks.run([](communicator& c) {
+    const tensor memory{c, 8, 0.0f};
+    std::deque<work_ptr> works;
+    for (std::size_t i = 0; i < collectives::operations_max + 500; ++i) {
+      if (works.size() == collectives::operations_max) {
+        while (works.front()->poll().status == work_status::pending) {
+        }
+        works.pop_front();
+      }
+      works.push_back(c.all_reduce(memory.view(), reduction::sum));
+    }
+    for (const auto& one : works) one->wait();
   });
 }
 

@@ -85,6 +85,20 @@ TEST_CASE("simulated collectives return what the port promises", "[fabric]") {
   CHECK(all.time.now > 0ns);
 }
 
+TEST_CASE("an operation too many is refused and does not count", "[fabric]") {
+  constexpr int most = 4096;
+  ranks two(2);
+  std::vector<work_ptr> works;
+  for (int i = 0; i < most; ++i) works.push_back(two[0].barrier(std::to_string(i)));
+  CHECK_THROWS_AS(two[0].barrier("too many"), user_error);
+  works.push_back(two[1].barrier("0"));
+  two.time.run();
+  works.push_back(two[0].barrier(std::to_string(most)));
+  for (int i = 1; i <= most; ++i) works.push_back(two[1].barrier(std::to_string(i)));
+  two.time.run();
+  for (const auto& one : works) REQUIRE(one->poll().status == work_status::ok);
+}
+
 TEST_CASE("a repeated decide continues the first one", "[fabric]") {
   ranks all(2);
   CHECK_THROWS_AS(all[0].decide(true, decision::all), not_yet);
