@@ -1,5 +1,6 @@
 #include "backends/tcp/acceptor.hpp"
 
+#include "backends/tcp/poller.hpp"
 #include "backends/tcp/time_limit.hpp"
 #include "troupe/failure.hpp"
 
@@ -109,6 +110,8 @@ tcp_address acceptor::listen() {
       fresh.listen();
       acceptor_ = std::move(fresh);
     } catch (const boost::system::system_error& error) {
+      if (lacks_descriptors(error.code().value()))
+        throw user_error(errc::device, no_descriptor("a listener"));
       throw user_error(errc::device,
                        fmt::format("tcp cannot listen at {}: {}; choose another address or port",
                                    to_string(at), error.code().message()));
@@ -302,10 +305,7 @@ asio::awaitable<void> acceptor::dial(std::shared_ptr<mesh> who, std::int32_t ran
     }
     if (at && co_await call(*who, rank, stream, *at, lacking)) break;
     if (lacking == lacking_max) {
-      who->abort(
-          fmt::format("no descriptor is left for a connection to rank {}: raise the limit of "
-                      "the process (ulimit -n), or use fewer ranks or shards",
-                      rank));
+      who->abort(no_descriptor(fmt::format("a connection to rank {}", rank)));
       break;
     }
     pause.expires_after(delay);

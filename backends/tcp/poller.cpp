@@ -1,5 +1,8 @@
 #include "backends/tcp/poller.hpp"
 
+#include "troupe/failure.hpp"
+
+#include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -16,6 +19,7 @@ namespace {
 constexpr long delay_ns = 500'000;
 
 file_descriptor opened(int fd, const char* what) {
+  if (fd < 0 && lacks_descriptors(errno)) throw user_error(errc::device, no_descriptor(what));
   if (fd < 0) throw std::system_error{errno, std::system_category(), what};
   return file_descriptor{fd};
 }
@@ -29,6 +33,15 @@ void control(int set, int how, int fd, std::uint32_t events) {
 }
 
 }  // namespace
+
+bool lacks_descriptors(int error) { return error == EMFILE || error == ENFILE; }
+
+std::string no_descriptor(std::string_view what) {
+  return fmt::format(
+      "no descriptor is left for {}: raise the limit of the process (ulimit -n), or use fewer "
+      "ranks or shards",
+      what);
+}
 
 poller::poller()
     : set_(opened(epoll_create1(EPOLL_CLOEXEC), "a set of sockets")),

@@ -5,11 +5,18 @@
 #include "backends/local/file_descriptor.hpp"
 
 #include <atomic>
+#include <string>
+#include <string_view>
 
 namespace troupe::tcp {
 
+/// True if `error` says that the process or the machine may open no more files.
+bool lacks_descriptors(int error);
+/// What a user reads then. `what` is what would have been opened.
+std::string no_descriptor(std::string_view what);
+
 /// A set of sockets, and a timer. A socket reports once, then not until it is armed again. The set
-/// also reports when the timer expires. Throws std::system_error when descriptors run out.
+/// also reports when the timer expires. Throws user_error when descriptors run out.
 class poller {
 public:
   poller();

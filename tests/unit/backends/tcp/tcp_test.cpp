@@ -168,6 +168,39 @@ TEST_CASE("ranks that differ in secret or world get an error that says so") {
                                                 "others said 2"));
 }
 
+// What `call` throws while no descriptor is left.
+template <class F>
+std::string text_without_descriptors(const F& call) {
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit low{std::min<rlim_t>(before.rlim_cur, 512), before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &low) == 0);
+  std::vector<file_descriptor> taken;
+  for (int fd = 0; fd >= 0;)
+    if (fd = open("/dev/null", O_RDONLY | O_CLOEXEC); fd >= 0) taken.emplace_back(fd);
+  std::string text = "nothing was thrown";
+  try {
+    call();
+  } catch (const user_error& error) {
+    text = error.what();
+  } catch (const std::exception& error) {
+    text = std::string{"no user_error: "} + error.what();
+  }
+  taken.clear();
+  setrlimit(RLIMIT_NOFILE, &before);
+  return text;
+}
+
+TEST_CASE("a rank without a descriptor for its listener or its group says so") {
+  tcp_backend backend;
+  CHECK_THAT(text_without_descriptors([&] { backend.address(); }),
+             Catch::StartsWith("no descriptor is left for a listener: raise the limit"));
+  backend.address();
+  CHECK_THAT(text_without_descriptors([&] { backend.open(member(0)); }),
+             Catch::StartsWith("no descriptor is left for ") && Catch::Contains("ulimit -n"));
+  CHECK_NOTHROW(backend.open(member(0)));
+}
+
 TEST_CASE("a rank without a descriptor for a connection says so") {
   const tcp_address closed{"127.0.0.1", 1};  // where every call is refused
   tcp_backend backend{tcp_options{
