@@ -76,8 +76,8 @@ public:
   /// All ranks have opened it.
   bool complete(const shm::admission& at) const;
 
-  /// Answers processes that ask by name; null if another process answers.
-  std::shared_ptr<void> usher;
+  /// Answers processes that ask by name from now on, until this object ends.
+  void answer(std::shared_ptr<void> usher) { usher_ = std::move(usher); }
 
 private:
   class hold;
@@ -88,6 +88,7 @@ private:
 
   const file_descriptor file_;
   shm::control_segment_words* words_ = nullptr;
+  std::shared_ptr<void> usher_;  // ends before `file_`, which its thread hands out
 };
 
 }  // namespace troupe

@@ -168,7 +168,7 @@ shm_rendezvous shm_rendezvous::by_name(std::string_view key, std::chrono::nanose
     if (bind(own.get(), name, at.length) == 0) {
       auto made = create(sizes);
       if (listen(own.get(), SOMAXCONN) != 0) refuse("no rendezvous", errno);
-      made.control_segment_->usher = std::make_shared<usher>(std::move(own), made.descriptor());
+      made.control_segment_->answer(std::make_shared<usher>(std::move(own), made.descriptor()));
       return made;
     }
     if (errno != EADDRINUSE) refuse("no rendezvous", errno);
