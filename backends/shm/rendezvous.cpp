@@ -74,6 +74,13 @@ bool send_descriptor(int socket, int file) {
   return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
 }
 
+// A signal whose handler returns interrupts calls of the kernel.
+template <class F>
+auto unless_interrupted(const F& call) {
+  for (;;)
+    if (const auto result = call(); result >= 0 || errno != EINTR) return result;
+}
+
 file_descriptor receive_descriptor(int socket) {
   char byte = 0;
   iovec data{&byte, 1};
@@ -83,7 +90,9 @@ file_descriptor receive_descriptor(int socket) {
   message.msg_iovlen = 1;
   message.msg_control = room.data();
   message.msg_controllen = CMSG_LEN(sizeof(int));  // room for a second one would let it in
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) != 1) return file_descriptor{};
+  const auto flags = MSG_CMSG_CLOEXEC | MSG_DONTWAIT;
+  if (unless_interrupted([&] { return recvmsg(socket, &message, flags); }) != 1)
+    return file_descriptor{};
   const auto* head = CMSG_FIRSTHDR(&message);
   if (!head || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS ||
       head->cmsg_len != CMSG_LEN(sizeof(int)))
@@ -138,11 +147,14 @@ file_descriptor stream() {
 file_descriptor ask(const address& at, clock::time_point until) {
   const auto socket = stream();
   const auto* name = reinterpret_cast<const sockaddr*>(&at.name);
-  if (connect(socket.get(), name, at.length) != 0) return file_descriptor{};
+  if (unless_interrupted([&] { return connect(socket.get(), name, at.length); }) != 0)
+    return file_descriptor{};
   if (!same_user(socket.get())) throw user_error(errc::device, "shm: the key is another user's");
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
   pollfd answer{socket.get(), POLLIN, 0};
-  poll(&answer, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30)));
+  unless_interrupted([&] {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+    return poll(&answer, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30)));
+  });
   return receive_descriptor(socket.get());
 }
 

@@ -4,10 +4,15 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -71,6 +76,67 @@ TEST_CASE("a rendezvous is found by its name while a process holds it") {
     CHECK(one.st_ino == other.st_ino);
   }
   CHECK_THROWS_AS(find(), user_error);
+}
+
+std::atomic<int> signals_handled{0};
+
+// Interrupts the thread `number`, which asks for the file, in its sleep. Then sends it the file.
+void interrupt_and_answer(int listener, pthread_t asking, pid_t number, int file) {
+  const int guest = accept(listener, nullptr, nullptr);
+  for (int n = 1; n <= 3; ++n) {
+    for (char state = 'R'; state != 'S';) {
+      std::ifstream about{fmt::format("/proc/self/task/{}/stat", number)};
+      std::string text;
+      std::getline(about, text);
+      state = text.at(text.rfind(')') + 2);
+    }
+    pthread_kill(asking, SIGUSR1);
+    while (signals_handled.load() < n) std::this_thread::yield();
+  }
+  char byte = 1;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof file)> room{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = room.data();
+  message.msg_controllen = room.size();
+  auto* head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof file);
+  std::memcpy(CMSG_DATA(head), &file, sizeof file);
+  sendmsg(guest, &message, MSG_NOSIGNAL);
+  close(guest);
+}
+
+TEST_CASE("signals come while a rank waits for the file of a rendezvous: it still gets it") {
+  const std::string key = fmt::format("interrupted now {:08}", getpid());
+  const auto name = "troupe-shm-" + key;
+  sockaddr_un at{};
+  at.sun_family = AF_UNIX;
+  std::memcpy(at.sun_path + 1, name.data(), name.size());
+  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  REQUIRE(bind(listener, reinterpret_cast<const sockaddr*>(&at), length) == 0);
+  REQUIRE(listen(listener, 1) == 0);
+  struct sigaction before {};
+  struct sigaction count {};
+  count.sa_handler = [](int) { ++signals_handled; };
+  REQUIRE(sigaction(SIGUSR1, &count, &before) == 0);
+  const auto made = shm_rendezvous::create();
+  std::thread holder{interrupt_and_answer, listener, pthread_self(), gettid(), made.descriptor()};
+  std::string text;
+  try {
+    shm_rendezvous::find(key, std::chrono::seconds{20});
+  } catch (const user_error& error) {
+    text = error.what();
+  }
+  // A rank that gave up is not asleep in the kernel any more, but it sleeps in this join.
+  holder.join();
+  CHECK(text.empty());
+  sigaction(SIGUSR1, &before, nullptr);
+  close(listener);
 }
 
 TEST_CASE("the file of a rendezvous cannot be truncated") {
