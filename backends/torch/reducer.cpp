@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -197,7 +198,9 @@ void reducer::state::leave(std::size_t index) {
     all = lone.as_strided({lone.numel()}, {1});
   }
   timed([&] { one.sum.pending = world->all_reduce(memory_of(all), reduction::sum); });
-  if (!one.word.defined() && index == leaving.back()) send_word();
+  // With the rounding of a bucket that carries it, which other communicators have.
+  if (!one.word.defined() && index == leaving.back())
+    send_word(by_events() ? at::kDouble : all.scalar_type());
 }
 
 // Memory on a device is ready after what this thread has submitted so far.
@@ -262,18 +265,15 @@ reducer::word reducer::state::read_word(const bucket& one) {
 }
 
 // Sends the status as an operation of its own, because no bucket carries it.
-void reducer::state::send_word() {
-  lone_word = numbers_of_word();
-  timed([&] {
-    lone_word_sum =
-        host->all_reduce({lone_word.data(), lone_word.size(), dtype::f64}, reduction::sum);
-  });
+void reducer::state::send_word(at::ScalarType type) {
+  lone_word = at::tensor(numbers_of_word(), at::TensorOptions{}.dtype(c10::kDouble)).to(type);
+  timed([&] { lone_word_sum = host->all_reduce(buffer_of(lone_word), reduction::sum); });
 }
 
 reducer::word reducer::state::receive_word() {
   timed([&] { wait_for(*host, lone_word_sum); });
   lone_word_sum = nullptr;
-  return take_word(lone_word.data());
+  return take_word(lone_word.to(c10::kDouble).const_data_ptr<double>());
 }
 
 reducer::reducer(std::vector<parameter> parameters, std::shared_ptr<communicator> world,

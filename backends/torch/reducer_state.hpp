@@ -66,7 +66,7 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   std::size_t next = 0;
   std::exception_ptr error;
   std::vector<work_ptr> on_their_way;  // sums that a device still computes
-  std::vector<double> lone_word;       // the status as an operation of its own
+  at::Tensor lone_word;                // the status as an operation of its own
   work_ptr lone_word_sum;
   std::vector<std::optional<std::vector<int>>> usage;  // by optimizer, then member: arrivals
 
@@ -97,7 +97,7 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   void settle();
   std::vector<double> numbers_of_word() const;
   word take_word(const double* numbers);
-  void send_word();
+  void send_word(at::ScalarType type = at::kDouble);
   word receive_word();
   word read_word(const bucket& one);
   bool of_optimizer(const member& one) const {

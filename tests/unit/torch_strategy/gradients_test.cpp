@@ -1,4 +1,5 @@
 // Goal: data-parallel gradients equal those of one process that sees every sample.
+#include "backends/forwarding_communicator.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
 
@@ -289,6 +290,28 @@ TEST_CASE("an optimizer that calls its closure repeatedly sees equal losses on a
   options.accumulate_grad_batches = 2;
   const auto refused = run_job({.recipe = recipe_for<regression>(data, how), .options = options});
   CHECK(text_of(refused[0].error).find("accumulate_grad_batches") != std::string::npos);
+}
+
+TEST_CASE("LBFGS reads the same losses whether ranks share memory or not") {
+  struct apart : forwarding_communicator {
+    using forwarding_communicator::forwarding_communicator;
+    bool shares_memory() const override { return false; }
+  };
+  // The first layer has 1 MiB, and is summed in place where ranks share memory.
+  const regression::choices how{
+      .features = 16384, .optimize = [](regression& m) {
+        return optimizers{torch::optim::LBFGS(
+            m.parameters(),
+            torch::optim::LBFGSOptions(5).max_iter(8).line_search_fn("strong_wolfe"))};
+      }};
+  const auto recipe = recipe_for<regression>(std::make_shared<table_data>(60, 16384), how);
+  const auto options = quick(3, 4, 6);
+  const auto shared = run_good_job({.recipe = recipe, .options = options});
+  const auto other =
+      run_good_job({.recipe = recipe, .options = options, .around = [](const auto& inner) {
+                      return std::make_shared<apart>(inner);
+                    }});
+  CHECK(shared[0].snapshot->weights_digest == other[0].snapshot->weights_digest);
 }
 
 namespace {
