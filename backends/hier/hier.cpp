@@ -117,26 +117,39 @@ public:
           describe(call));
     }
     return straight([=, this] { return remote_->all_reduce(data, operation, among); },
-                    [&] { return describe(call); });
+                    [&](const auto&) { return call; }, among);
   }
   work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
     return straight([=, this] { return remote_->broadcast(data, root, among); },
-                    [] { return "broadcast"; });
+                    [&](const auto& members) {
+                      return on_host(broadcast_call(data, root, members), data, data);
+                    },
+                    among);
   }
   work_ptr all_gather(buffer in, buffer out, const subgroup& among) override {
     return straight([=, this] { return remote_->all_gather(in, out, among); },
-                    [] { return "all_gather"; });
+                    [&](const auto& members) {
+                      return on_host(all_gather_call(in, out, members.size(), place_in(members)),
+                                     in, out);
+                    },
+                    among);
   }
   work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
                           const subgroup& among) override {
-    return straight([=, this] { return remote_->reduce_scatter(in, out, operation, among); },
-                    [] { return "reduce_scatter"; });
+    return straight(
+        [=, this] { return remote_->reduce_scatter(in, out, operation, among); },
+        [&](const auto& members) {
+          return on_host(reduce_scatter_call(in, out, operation, members.size(), place_in(members)),
+                         in, out);
+        },
+        among);
   }
   work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
                    const subgroup& among) override {
+    check_tcp_label(label);
     return straight(
         [=, this, label = std::string{label}] { return remote_->barrier(label, deadline, among); },
-        [&] { return fmt::format("barrier \"{}\"", label); });
+        [&](const auto&) { return collective_call{.label = std::string{label}}; }, among);
   }
   bool decide(bool yes, decision by, const subgroup& among) override {
     steps_->await_idle();
@@ -168,13 +181,24 @@ private:
            static_cast<std::size_t>(group().world);
   }
 
+  std::size_t place_in(const std::vector<std::int32_t>& members) const {
+    return place_among(members, group().rank);
+  }
+  collective_call on_host(collective_call&& call, const buffer& in, const buffer& out) const {
+    check_on_host(call, in, name());
+    check_on_host(call, out, name());
+    return std::move(call);
+  }
+
   // While no operation with steps is open, others go directly to `remote_`: their order over the
-  // network is that of submission either way.
-  template <class Submit, class Text>
-  work_ptr straight(Submit submit, Text text) {
+  // network is that of submission either way. One that has to wait is checked here, by the call of
+  // its members that `call` makes: the thread of the steps cannot throw to who asked for it.
+  template <class Submit, class Call>
+  work_ptr straight(Submit submit, Call call, const subgroup& among) {
     if (steps_->oldest().empty()) return submit();
+    const auto members = members_of(among, group().world, group().rank);
     return steps_->add([submit = std::move(submit)] { return hier::end_of(submit()); },
-                       std::string{text()});
+                       describe(call(members)));
   }
 
   work_result reduce(buffer data, reduction operation, const collective_call& call,

@@ -84,9 +84,7 @@ public:
 
   work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
                    const subgroup& among) override {
-    if (label.size() > tcp::label_max)
-      throw std::invalid_argument(fmt::format("barrier: a label of {} bytes; {} are the most",
-                                              label.size(), tcp::label_max));
+    check_tcp_label(label);
     return host_communicator::barrier(label, deadline, among);
   }
   work_ptr agree(const collective_call& what) override {
@@ -107,6 +105,12 @@ public:
       : desk(std::make_shared<tcp::acceptor>(std::move(options))) {}
   const std::shared_ptr<tcp::acceptor> desk;
 };
+
+void check_tcp_label(std::string_view label) {
+  if (label.size() > tcp::label_max)
+    throw std::invalid_argument(
+        fmt::format("barrier: a label of {} bytes; {} are the most", label.size(), tcp::label_max));
+}
 
 std::uint16_t checked_tcp_streams(std::int64_t connections) {
   if (connections < 1 || connections > tcp_streams_max)

@@ -84,6 +84,8 @@ struct tcp_options {
 };
 /// The same number, if it can be one of `streams`. Throws user_error.
 std::uint16_t checked_tcp_streams(std::int64_t connections);
+/// Throws std::invalid_argument if a barrier's label is too long for tcp.
+void check_tcp_label(std::string_view label);
 
 /// A rank's handle, with operations beyond the port's.
 class tcp_communicator : public communicator {

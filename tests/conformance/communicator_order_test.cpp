@@ -236,6 +236,23 @@ TEST_CASE("an impossible call is refused with a clear text and nothing is submit
   });
 }
 
+TEST_CASE("an impossible call is refused as clearly while an operation is in flight") {
+  for_each_world_from(3, [](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    auto memory = ones(world, 1000);
+    const auto sum = [&](communicator& each) {
+      return each.all_reduce(floats(memory[each.group().rank]), reduction::sum);
+    };
+    const auto first = sum(ranks[1]);
+    check_refusals(ranks[1]);
+    ranks.run([&](communicator& each) {
+      (each.group().rank == 1 ? first : sum(each))->wait();
+      each.barrier("after all that")->wait();
+    });
+    CHECK(memory[1][0] == static_cast<float>(world));
+  });
+}
+
 TEST_CASE("ranks make different calls: the error shows all calls and no memory is written",
           "[many]") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
