@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -22,12 +23,18 @@ void reserve(int file, std::size_t offset, std::size_t bytes, const char* what) 
                      fmt::format("shm: no {}: files of this process may have {} bytes at most; "
                                  "raise the limit (ulimit -f unlimited)",
                                  what, limit.rlim_cur));
-  while (fallocate(file, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
-    if (errno == EINTR) continue;
-    throw user_error(errc::device,
-                     fmt::format("shm: no {} bytes of shared memory for {}: {}; give the job more "
-                                 "memory or use fewer ranks",
-                                 bytes, what, std::strerror(errno)));
+  // In pieces: before Linux 6.10 a signal undoes what a call has reserved, so that a large call
+  // would not end while a profiler's timer sends one each millisecond.
+  constexpr std::size_t piece = std::size_t{2} << 20;
+  for (std::size_t done = 0; done < bytes;) {
+    const auto part = std::min(piece, bytes - done);
+    if (fallocate(file, 0, static_cast<off_t>(offset + done), static_cast<off_t>(part)) == 0)
+      done += part;
+    else if (errno != EINTR)
+      throw user_error(errc::device,
+                       fmt::format("shm: no {} bytes of shared memory for {}: {}; give the job "
+                                   "more memory or use fewer ranks",
+                                   bytes, what, std::strerror(errno)));
   }
 }
 
@@ -80,6 +87,7 @@ bool region::reserve_registered(std::size_t offset, std::size_t bytes) const {
   try {
     reserve(file_, offset_ + offset, bytes, "registered memory");
   } catch (const user_error&) {
+    madvise(base_ + offset, bytes, MADV_REMOVE);  // of pieces that were there
     return false;
   }
   // Its pages exist: mapping them now is cheaper than one by one when they are first touched.
