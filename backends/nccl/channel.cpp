@@ -121,16 +121,16 @@ std::string channel::begin_connecting() {
   return {};
 }
 
-// Does not report failed control operations: the control operation of the submitted call fails too,
-// and reports them.
+// Called once all ranks have called the first operation. If a rank is missing, that operation says
+// so, and not the two that connect.
 std::string channel::connect() {
   if (phase_ == phase::facts) {
-    if (gathered_->poll().status != work_status::ok) return {};
+    if (const auto met = gathered_->poll(); met.status != work_status::ok) return met.text;
     if (auto why = shared_gpu(); !why.empty()) return why;
     phase_ = phase::unique_id;
   }
   if (phase_ == phase::unique_id) {
-    if (sent_->poll().status != work_status::ok) return {};
+    if (const auto met = sent_->poll(); met.status != work_status::ok) return met.text;
     if (auto why = begin_connecting(); !why.empty()) return why;
   }
   if (phase_ == phase::connecting) {
@@ -218,13 +218,14 @@ std::string channel::late(const operation& first) {
 
 std::string channel::step() {
   if (phase_ == phase::gone) return {};
-  if (phase_ != phase::ready)
-    if (auto why = connect(); !why.empty()) return why;
   std::deque<std::shared_ptr<operation>> all;
   {
     const std::lock_guard hold{mutex_};
     all = queue_;
   }
+  if (phase_ != phase::ready && !all.empty() &&
+      all.front()->control->poll().status == work_status::ok)
+    if (auto why = connect(); !why.empty()) return why;
   bool blocked = false;  // operations begin in order
   for (const auto& one : all) {
     if (one->done) {

@@ -89,9 +89,10 @@ std::shared_ptr<operation> group::submit(const std::vector<std::int32_t>& member
     return made;
   }
   const subgroup among{members};
-  auto& to = channel_of(among, members);
+  // Before the operations that connect a new channel: its deadline ends first.
   made->control = std::make_shared<plain_spoken>(
       control_->barrier(std::string{mark} + describe(made->what.call), deadline, among));
+  auto& to = channel_of(among, members);
   {
     const std::lock_guard hold{mutex_};
     flying_.push_back(made);

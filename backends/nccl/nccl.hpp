@@ -38,10 +38,11 @@ struct nccl_options {
 ///   std::invalid_argument for what NCCL lacks: int16, products of complex numbers.
 /// - One GPU per rank: ranks that share one get an abort that names them, where NCCL would hang.
 /// - Numbers in texts of disagreements count the control group's operations, two more than the
-///   tensors' for each (sub)group.
+///   tensors' from the second one of each (sub)group on.
 /// - Abort: works end at once. One thread watches all groups and aborts NCCL's kernels; the group
 ///   is quiescent when they have ended. NCCL's asynchronous errors abort the group likewise.
-/// - At most 4096 operations of a group may be in flight (user_error beyond).
+/// - At most 4096 operations of a group may be in flight, two less for a (sub)group whose first one
+///   has not begun (user_error beyond).
 class nccl_backend final : public communicator_backend {
 public:
   explicit nccl_backend(std::shared_ptr<communicator_backend> control, nccl_options options = {});
