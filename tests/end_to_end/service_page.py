@@ -160,6 +160,12 @@ def check_job_and_buttons(page, service):
     page.wait_for("document.querySelector('#job .pill').textContent === 'stopped'", "the stop")
     check_equal(service.job("by-hand")["state"], "stopped")
     check(page.run("return document.getElementById('stop').disabled"))
+    asked = "performance.getEntriesByType('resource').filter((one) => %s.test(one.name)).length"
+    streams, lists = asked % "/events/", asked % "/jobs$/"
+    before = page.run(f"return {streams}")
+    page.wait_for(f"{lists} > {page.run(f'return {lists}') + 2}", "three more lists of jobs")
+    # One request may have been under way.
+    check(page.run(f"return {streams}") <= before + 1, "the page asks again for the stream of an ended job")
     page.click("#resume")
     page.wait_for("document.querySelector('#job .pill')?.textContent === 'running'", "the resumed job")
     check(page.run("return document.getElementById('remove').disabled"))

@@ -5,6 +5,7 @@ const byId = (id) => document.getElementById(id);
 const view = { smooth: 0, log: false };
 let token = sessionStorage.getItem("troupe-token") ?? "";
 let chosen = location.hash.slice(1);
+let listed = [];       // the jobs, as of the newest list
 let following = null;  // { name, stop, job, life, curves, charts, rate, waiting }
 function say(text) { byId("line").textContent = text; }
 async function ask(path, options = {}) {
@@ -56,6 +57,7 @@ async function list() {
     const all = (await (await ask("/v1/jobs")).json()).jobs;
     byId("login").hidden = true;
     byId("page").hidden = false;
+    listed = all;
     showCards(all);
     const running = all.filter((job) => job.state === "running").length;
     say(all.length ? `${counted(all.length, "job")}, ${running} running` : "no job yet");
@@ -85,7 +87,9 @@ function choose(name) {
   follow(following);
 }
 
-// The stream ends with the job, or with the connection: then it is read on from the last event.
+const goesOn = (job) => job?.state === "running" || job?.state === "waiting";
+// The stream ends with the connection, and is read on from the last event, or with the job: then only the list is asked
+// whether the job was resumed.
 async function follow(of) {
   while (!of.stop.signal.aborted) {
     try {
@@ -106,7 +110,8 @@ async function follow(of) {
       if (of.stop.signal.aborted) return;
       say(`the stream of ${of.name} ended: ${error.message}`);
     }
-    await new Promise((resolve) => setTimeout(resolve, 1500));
+    do await new Promise((resolve) => setTimeout(resolve, 1500));
+    while (!of.stop.signal.aborted && of.job && !goesOn(of.job) && !goesOn(listed.find((job) => job.name === of.name)));
   }
 }
 function receive(of, piece) {
