@@ -126,6 +126,15 @@ TEST_CASE("an evaluation: its progress is no step of training", "[follower]") {
   CHECK_FALSE(job.status().seconds_left);
 }
 
+TEST_CASE("an event after the job's end does not change its status", "[follower]") {
+  followed job;
+  job.is_active();
+  job.follower->end({});
+  job.life(lifecycle_kind::generation_closing);
+  job.life(lifecycle_kind::teardown);
+  CHECK(job.status().state == job_state::ended);
+}
+
 TEST_CASE("a stream that follows a job: it counts what was dropped before it", "[follower]") {
   followed job;
   boost::asio::io_context loop;
