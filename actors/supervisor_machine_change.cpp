@@ -58,11 +58,13 @@ void supervisor_machine::handle(const process_changed& e, actions& out) {
   const auto* found = placements_.find(e.number);
   const bool spare = found && found->spare;
   placements_.lost(e.number);
-  if (spare && phase_ == phase::active) {
-    // Bounded: what ends spares, a lack of memory for example, may end each of them.
-    const bool again = ++current_.spares_lost <= rules_.elastic.max_restarts;
+  if (spare && phase_ < phase::tearing) {
+    // Bounded: what ends spares, a lack of memory for example, may end each of them. While ranks
+    // form or close, the next generation starts another one.
+    const bool active = phase_ == phase::active;
+    const bool again = !active || ++current_.spares_lost <= rules_.elastic.max_restarts;
     out.announce(lifecycle_kind::trouble, -1, {{"what", spare_text(e.what, again)}});
-    if (again)
+    if (active && again)
       for (const auto one : placements_.refill()) out.start_process(placements_, one);
   }
   flush_if_all_gone(out);

@@ -292,6 +292,19 @@ TEST_CASE("a spare that ends before it is ready is reported, and another one is 
   CHECK(s.processes.contains(3));
 }
 
+TEST_CASE("a spare that ends while ranks form is reported, and the next generation has another",
+          "[placements]") {
+  placed_job s{2, {.max_restarts = 2, .spares = 2}, 2};
+  s.ready();
+  s.step(1);
+  s.kill(0, 1);  // spare 2 takes its shards
+  REQUIRE(s.machine.phase() == supervision::phase::forming);
+  s.change(3, process_changed::change::gone);
+  CHECK(s.troubles.size() == 1);
+  s.form();
+  CHECK(s.processes.contains(5));
+}
+
 TEST_CASE("a spare takes the shards of a lost process, and another spare is started",
           "[placements]") {
   placed_job s{2, {.max_restarts = 9, .spares = 1}, 2};
