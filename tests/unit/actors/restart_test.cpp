@@ -362,6 +362,20 @@ TEST_CASE("a long hook is not waited for: its rank is silent, overdue, or a chec
   CHECK(overdue.started() == all);
 }
 
+TEST_CASE("a rank that returns to its point is waited for, whatever others hold", "[supervisor]") {
+  const std::int64_t saved = GENERATE(1, 2);
+  auto s = with_long_hooks(saved);
+  for (int waits = 0; waits < 3; ++waits) {
+    s.on(rank_busy{s.of(2, 2), "rewind for 2.0 s"});
+    s.on(deadline_passed{s.deadline()});
+    REQUIRE(s.machine.phase() == supervision::phase::closing);
+    if (waits == 0) s.close(0, 3, 2);
+  }
+  s.close(2, 3, 2);
+  CHECK(s.started() == ranks_of{1});
+  CHECK(s.orders<form_generation>().front().holders == ranks_of{0, 2});
+}
+
 TEST_CASE("the wait for hooks that run has a limit: that of a hook", "[supervisor]") {
   auto s = with_long_hooks(1);
   const auto limits = derive({});
