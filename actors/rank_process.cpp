@@ -77,10 +77,12 @@ struct supervisor_proxy {
   bool rank_lives = true;
   int others = 0;  // observer and checkpointer, as long as they run
   std::string rank_why;
+  generation_id finished;  // whose rank_finished is sent
   std::optional<torn_down> last_report;
 
   void watch();
   void down(const caf::actor_addr& who, const std::string& why);
+  void finish(const rank_finished& m);
   void torn(const torn_down& m);
   void queue(const queue_value& m);
   void not_sent(const fence& at);
@@ -118,6 +120,12 @@ void supervisor_proxy::not_sent(const fence& at) {
   why.record.rank = all->number;
   why.record.generation = at.generation.value();
   report(rank_failed{at, std::make_shared<const caught>(std::move(why))});
+}
+
+// A rank that is asked again repeats its report, with the whole state. The link loses nothing, so
+// the repetition would only arrive behind the first one.
+void supervisor_proxy::finish(const rank_finished& m) {
+  if (std::exchange(finished, m.at.generation) != m.at.generation) report(m);
 }
 
 void supervisor_proxy::torn(const torn_down& m) {
@@ -173,7 +181,7 @@ seam::one_way_handlers<supervisor_actor> behaviour(proxy_pointer self) {
       [&s](const prepared& m) { s.report(m); },
       [&s](const step_done& m) { s.report(m); },
       [&s](const stop_vote& m) { s.report(m); },
-      [&s](const rank_finished& m) { s.report(m); },
+      [&s](const rank_finished& m) { s.finish(m); },
       [&s](const rank_failed& m) { s.report(m); },
       [&s](const queue_value& m) { s.queue(m); },
       [&s](const closed_generation& m) { s.report(m); },

@@ -65,6 +65,7 @@ public:
   }
 
   std::function<bool()> full;  // whether the link refuses messages that may be dropped
+  int finished = 0;            // reports of the end that have crossed the link
 
 private:
   struct to_parent : troupe::link {
@@ -72,6 +73,7 @@ private:
     void listen(link_sink) override {}
     bool send(link_message what, keep how, std::uint64_t) override {
       if (how == keep::if_room && owner.full && owner.full()) return false;
+      owner.finished += std::holds_alternative<rank_finished>(what) ? 1 : 0;
       if (owner.resident_ && owner.sink_.received) owner.sink_.received(across(what));
       return true;
     }
@@ -300,6 +302,17 @@ TEST_CASE("process cannot be started: the failure names rank and reason", "[simu
   CHECK(outcome.failed_with->record.rank == 2);
   CHECK(outcome.failed_with->record.what.find("no descriptor left") != std::string::npos);
   CHECK(far.script.in().actors() == 0);
+}
+
+TEST_CASE("a remote rank that is asked again sends its final state once", "[simulated]") {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    INFO("seed " << seed);
+    remote_ranks_script far(seed);
+    far.script.in().marks().draw_rare();
+    far.script.in().marks().let_rare(true);
+    far.script.run(remote_ranks_script::integers(3));
+    for (const auto& one : far.launcher->started) CHECK(one->finished <= 1);
+  }
 }
 
 TEST_CASE("observers receive the number of dropped observations of remote ranks", "[simulated]") {
