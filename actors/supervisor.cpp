@@ -10,8 +10,10 @@
 #include <unordered_map>
 
 #include "actors/job_check.hpp"
+#include "actors/job_completion.hpp"
 #include "actors/observer.hpp"
 #include "actors/recovery_times.hpp"
+#include "actors/running_deadline.hpp"
 #include "actors/supervisor_machine.hpp"
 #include "backends/entropy.hpp"
 #include "troupe/checkpoint.hpp"
@@ -21,9 +23,6 @@ namespace troupe {
 
 namespace {
 
-// What ended the supervisor; empty: no exception. Written before its state is destroyed.
-using supervisor_error = std::shared_ptr<std::string>;
-
 actor_error_handler keeping(supervisor_error into, actor_error_handler trouble) {
   return [into = std::move(into), trouble = std::move(trouble)](const caf::strong_actor_ptr& who,
                                                                 caught what) {
@@ -31,31 +30,6 @@ actor_error_handler keeping(supervisor_error into, actor_error_handler trouble) 
     if (trouble) trouble(who, std::move(what));
   };
 }
-
-// Completes the job exactly once, at the latest when the supervisor's state is destroyed.
-class completion {
-public:
-  completion(std::function<void(job_outcome)> complete, supervisor_error error)
-      : complete_(std::move(complete)), error_(std::move(error)) {}
-  ~completion() {
-    job_outcome outcome;
-    caught why;
-    why.original =
-        std::make_exception_ptr(internal_error("the supervisor ended before its job" + *error_));
-    why.record = describe(why.original);
-    outcome.failed_with = std::make_shared<const caught>(std::move(why));
-    (*this)(std::move(outcome));
-  }
-  completion(const completion&) = delete;
-  completion& operator=(const completion&) = delete;
-  void operator()(job_outcome outcome) {
-    if (auto call = std::exchange(complete_, nullptr)) call(std::move(outcome));
-  }
-
-private:
-  std::function<void(job_outcome)> complete_;
-  const supervisor_error error_;
-};
 
 struct supervisor_state;
 using supervisor_pointer = supervisor_actor::stateful_pointer<supervisor_state>;
@@ -68,9 +42,10 @@ struct supervisor_state {
   std::shared_ptr<const job> what;
   std::shared_ptr<communicator_backend> communicators;
   std::unique_ptr<supervisor_machine> machine;
-  std::unique_ptr<completion> complete;
+  std::unique_ptr<job_completion> complete;
   shared_value<fit_plan> plan;
   deadlines limits;
+  std::optional<running_deadline> deadline;
   std::vector<rank_actor> ranks;
   std::vector<observer_list> observers_of;  // by rank: of its newest incarnation
   // The ranks whose actors have not ended: those that run, and those that were replaced.
@@ -92,6 +67,7 @@ struct supervisor_state {
 
   void start();
   void feed(const supervision::event& e);
+  void look_at(const deadline_passed& m);
   void down(const caf::actor_addr& who, const std::string& why);
   void finished(const rank_finished& m);
   void failed(const rank_failed& m);
@@ -242,7 +218,15 @@ void supervisor_state::carry_out(const supervision::abandon& a) {
 
 void supervisor_state::carry_out(const supervision::arm& a) {
   const auto delay = rare(coverage_point::early_deadline) ? a.delay / 256 : a.delay;
-  seam::send_self_after(self, delay, deadline_passed{a.id});
+  const auto now = setup.world.now();
+  deadline->arm(a.id, now, delay);
+  seam::send_self_after(self, deadline->left(a.id, now), deadline_passed{a.id});
+}
+
+void supervisor_state::look_at(const deadline_passed& m) {
+  const auto left = deadline->left(m.id, setup.world.now());
+  if (left.count() == 0) return feed(m);
+  seam::send_self_after(self, left, m);
 }
 
 void supervisor_state::carry_out(const supervision::commit& a) {
@@ -420,7 +404,7 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
         s.times.healed(m.healing_seconds);
         s.feed(m);
       },
-      [&s](const deadline_passed& m) { s.feed(m); },
+      [&s](const deadline_passed& m) { s.look_at(m); },
       [&s](const torn_down& m) {
         if (s.of_rank_0(m.at)) {
           s.outcome.result = m.result;
@@ -488,7 +472,8 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
         s.communicators = communicators;
         s.plan = plan;
         s.limits = limits;
-        s.complete = std::make_unique<completion>(std::move(s.setup.complete), error);
+        s.deadline.emplace(limits.tick);
+        s.complete = std::make_unique<job_completion>(std::move(s.setup.complete), error);
         s.machine = std::make_unique<supervisor_machine>(s.setup.id, s.what->options.ranks, limits,
                                                          rules_of(s.setup));
         seam::on_down(*self,

@@ -182,6 +182,19 @@ TEST_CASE("all processes stop for ten seconds and go on: no rank is removed",
   }
 }
 
+TEST_CASE("all processes stop for longer than a start may take: no rank is removed",
+          "[simulated][scenario]") {
+  for (std::uint64_t seed = 0; seed < scenario_seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed}};
+    REQUIRE(job.until(kind::rank_started, 1));
+    const auto wakes = job.script.in().time() + seconds{20};
+    for (const auto node : nodes_of(job, restarting_job::ranks)) job.script.in().pause(node, wakes);
+    job.ends_well(1);
+    CHECK(job.script.in().time() > wakes);
+  }
+}
+
 TEST_CASE("heartbeats are late on a machine without free cores: no rank is removed",
           "[simulated][scenario]") {
   for (std::uint64_t seed = 0; seed < scenario_seeds; ++seed) {
