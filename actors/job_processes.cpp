@@ -154,6 +154,10 @@ public:
     const auto held = process();
     return held ? held->progress() : 0;
   }
+  std::int64_t snapshot_bytes() const override {
+    const auto held = process();
+    return held ? held->snapshot_bytes() : 0;
+  }
   bool ready() const override { return inbox_->ready(); }
 
   void end() {

@@ -35,6 +35,8 @@ public:
   virtual void kill() = 0;
   /// See rank_process::progress.
   virtual std::int64_t progress() const = 0;
+  /// See rank_process::snapshot_bytes.
+  virtual std::int64_t snapshot_bytes() const = 0;
   /// True once the process has sent a message. From then on orders reach it without delay.
   virtual bool ready() const = 0;
 };

@@ -35,6 +35,9 @@ struct remote_rank_state {
   bool unasked = false;
   std::int64_t progress_seen = 0;
   std::chrono::nanoseconds began{0};
+  bool looking = false;  ///< a tick is to come
+  bool ends = false;     ///< the newest order is to close or to end
+  std::int64_t snapshot_seen = 0;
 
   // A rank that does not end in order takes its process with it.
   ~remote_rank_state() {
@@ -43,6 +46,9 @@ struct remote_rank_state {
 
   void start();
   void look();
+  void look_in(std::chrono::nanoseconds wait);
+  void look_at_start();
+  void look_at_snapshot();
   rank_spec brief() const;
   process_sink incoming();
   void gone(const process_gone& m);
@@ -51,6 +57,10 @@ struct remote_rank_state {
   void pass(const Order& m) {
     last = m.at;
     if (process) process->send(m);
+    ends = std::is_same_v<Order, close_generation> || std::is_same_v<Order, tear_down>;
+    if (!ends || !process) return;
+    snapshot_seen = process->snapshot_bytes();
+    if (!looking) look_in(setup.plan.limits.tick);
   }
   void close(const close_generation& m);
   void tear(const tear_down& m);
@@ -184,17 +194,39 @@ void remote_rank_state::start() {
   process = processes->at(setup.process);
   process->send(brief());
   process->add(setup.plan.incarnation, incoming());
-  seam::send_self_after(self, looks_at_start(setup.plan.limits), tick{});
+  look_in(looks_at_start(setup.plan.limits));
+}
+
+void remote_rank_state::look() {
+  looking = false;
+  if (!process || unasked) return;
+  if (!*spoke) {
+    look_at_start();
+    look_in(looks_at_start(setup.plan.limits));
+  } else if (ends) {
+    look_at_snapshot();
+    look_in(setup.plan.limits.tick);
+  }
+}
+
+void remote_rank_state::look_in(std::chrono::nanoseconds wait) {
+  looking = true;
+  seam::send_self_after(self, wait, tick{});
 }
 
 // Until the first message, reports to the supervisor that the process makes progress.
-void remote_rank_state::look() {
-  if (!process || *spoke || unasked) return;
+void remote_rank_state::look_at_start() {
   if (const auto now = process->progress(); now != std::exchange(progress_seen, now))
     self->send(setup.supervisor,
                rank_busy{last, "its process is starting",
                          setup.world.now() - began >= setup.plan.limits.hook_limit});
-  seam::send_self_after(self, looks_at_start(setup.plan.limits), tick{});
+}
+
+// The supervisor bounds how long it waits for it.
+void remote_rank_state::look_at_snapshot() {
+  if (const auto now = process->snapshot_bytes(); now != std::exchange(snapshot_seen, now))
+    self->send(setup.supervisor,
+               rank_busy{.at = last, .what = "its snapshot is arriving", .arriving = true});
 }
 
 // A process that is still starting would answer only seconds later, and has nothing to close. It

@@ -16,6 +16,9 @@ namespace troupe {
 /// progress, `overdue` after hook_limit. If the generation is closed before that message, the proxy
 /// answers for the rank, unless the generation did not form in time. It kills the process if the
 /// job ends, unless a launcher such as mpirun placed it.
+///
+/// From an order to close or to end on it sends `rank_busy` while a snapshot is arriving from the
+/// process, because the rank's answer comes after it.
 spawn_rank_fn remote_ranks(std::shared_ptr<job_processes> processes);
 
 }  // namespace troupe

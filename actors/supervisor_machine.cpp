@@ -100,6 +100,20 @@ std::optional<failure> abandon_rest(membership& members, const supervision::rule
   return lost;
 }
 
+// Of a rank that has not answered tear_down: the answer comes behind its snapshot.
+bool any_arriving(const membership& members) {
+  return std::ranges::any_of(members, [](const member& m) {
+    return m.answered && !m.gone && !m.torn_down && !m.abandoned;
+  });
+}
+
+void wait_again(membership& members, std::uint32_t& waits, std::chrono::nanoseconds limit,
+                outgoing_actions& out) {
+  for (auto& m : members) m.answered = false;
+  ++waits;
+  out.arm(limit);
+}
+
 stop_at stop_order(const membership& members, const member& m, std::int64_t step, stop_reason why) {
   stop_at order{members.fence_for(m), why, why == stop_reason::none};
   order.at.step = step_id{step};
@@ -422,11 +436,8 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
   if (sometimes(e.id != deadline_, coverage_point::old_deadline)) return;
   switch (phase_) {
     case phase::forming:
-      if (still_forming(members_, limits_, current_.waits)) {
-        for (auto& m : members_) m.answered = false;
-        ++current_.waits;
-        return out.arm(limits_.form);
-      }
+      if (still_forming(members_, limits_, current_.waits))
+        return wait_again(members_, current_.waits, limits_.form, out);
       sometimes(true, coverage_point::forming_deadline);
       fail(not_formed(members_, limits_, current_.waits), out);
       break;
@@ -435,14 +446,14 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       if (current_.resting) return restart(out);
       if (sometimes((current_.waits + 1) * limits_.close < limits_.hook_limit &&
                         recovery_.needs_unclosed(situation(), current_.over),
-                    coverage_point::hooks_awaited)) {
-        for (auto& m : members_) m.answered = false;
-        ++current_.waits;
-        return out.arm(limits_.close);
-      }
+                    coverage_point::hooks_awaited))
+        return wait_again(members_, current_.waits, limits_.close, out);
       give_up_unclosed(out);
       break;
     case phase::tearing:
+      if ((rules_.saves || !recovery_.aborted()) && any_arriving(members_) &&
+          (current_.waits + 1) * limits_.teardown < limits_.hook_limit)
+        return wait_again(members_, current_.waits, limits_.teardown, out);
       current_.orderly = false;
       placements_ = placements{};  // every process has its order to end, and is killed
       if (auto lost = abandon_rest(members_, rules_, out); lost && !failures_.first())

@@ -69,7 +69,8 @@ void supervisor_machine::handle(const rank_busy& e, actions&) {
   auto* m = members_.sender(e.at);
   if (!m) return;
   const bool forming = phase_ == phase::forming && !m->prepared;
-  if (forming || phase_ == phase::closing) m->answered = !e.overdue;
+  const bool ending = phase_ == phase::closing || (phase_ == phase::tearing && e.arriving);
+  if (forming || ending) m->answered = !e.overdue;
   if (!forming || e.overdue) m->busy = e.what;
 }
 
@@ -111,7 +112,9 @@ void supervisor_machine::start_teardown(actions& out) {
   phase_ = phase::tearing;
   out.announce(lifecycle_kind::teardown, -1, {{"orderly", current_.orderly ? "true" : "false"}});
   out.make_room();
+  current_.waits = 0;
   for (auto& m : members_) {
+    m.answered = false;
     if (m.gone) continue;
     tear_down order{members_.fence_for(m), current_.orderly};
     out.send(m, order);

@@ -70,6 +70,8 @@ public:
   /// a launcher has placed it and it sends heartbeats);
   /// 0 when nothing is known. Two equal numbers mean: no progress between the two calls.
   virtual std::int64_t progress() const { return 0; }
+  /// The bytes of snapshots that have arrived from it; of one that is still arriving, too.
+  virtual std::int64_t snapshot_bytes() const { return 0; }
 };
 
 /// What a rank's process is started with.

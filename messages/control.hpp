@@ -157,12 +157,15 @@ struct closed_generation {
 /// user code: what the lane does. While a generation forms, the wait goes on as long as every
 /// missing rank sends this, and while it closes, where work would be lost without the rank; in both
 /// cases until its hook is `overdue`: it has run longer than a hook may. While ranks close or end,
-/// the newest text stands in the list of survivors. Late or lost: the deadline passes, or an older
-/// text stands there.
+/// the newest text stands in the list of survivors. The proxy of a rank in another process sends
+/// this for it, too: while the process starts, and while a snapshot is `arriving` from there, which
+/// the rank's answer has to follow. Then the wait goes on also while ranks end. Late or lost: the
+/// deadline passes, or an older text stands there.
 struct rank_busy {
   fence at;
   std::string what;
   bool overdue = false;
+  bool arriving = false;
 };
 /// Rank to supervisor, the answer to tear_down and the rank's last message: the lane has ended and
 /// everything of the rank is released. `result` is rank 0's. `late` holds failures of the teardown
@@ -264,8 +267,8 @@ struct process_changed {
 struct far_ended {
   std::string why;
 };
-/// Supervisor to itself: the deadline with number `id` has passed. The deadline of an earlier phase
-/// is ignored. Late: the supervisor waits longer.
+/// Supervisor to itself: the deadline with number `id` has passed, or is to be looked at. The
+/// deadline of an earlier phase is ignored. Late: the supervisor waits longer.
 struct deadline_passed {
   std::uint64_t id = 0;
 };
@@ -328,7 +331,7 @@ typename Inspector::result_type inspect(Inspector& f, stop_vote& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, rank_busy& x) {
-  return f(x.at, x.what, x.overdue);
+  return f(x.at, x.what, x.overdue, x.arriving);
 }
 
 }  // namespace troupe

@@ -347,6 +347,7 @@ public:
     asio::post(table_->loop, [c = held_, grace] { c->let_go(grace); });
   }
   std::int64_t progress() const override { return held_->progress(); }
+  std::int64_t snapshot_bytes() const override { return held_->control().received_attached(); }
 
 private:
   std::shared_ptr<process_table> table_;

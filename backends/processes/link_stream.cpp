@@ -87,6 +87,7 @@ struct link_stream::block : std::enable_shared_from_this<block> {
   const bool silence_counts;
   heartbeat_machine beats;
   std::atomic<std::int64_t> arrived{0};
+  std::atomic<std::int64_t> attached{0};  // of them
   asio::steady_timer next_beat;
   bool over = false;  // `lost` was called or must not be
 
@@ -191,6 +192,7 @@ struct link_stream::block : std::enable_shared_from_this<block> {
         return false;
       }
       arrived += size;
+      if (incoming.in_attachment()) attached += size;
       if (silence_counts) beats.received();
       try {
         incoming.filled(static_cast<std::size_t>(size));
@@ -310,6 +312,8 @@ void link_stream::close() { block_->close(); }
 void link_stream::carry(const tensor_bytes* tensors) { block_->tensors = tensors; }
 
 std::int64_t link_stream::received() const { return block_->arrived; }
+
+std::int64_t link_stream::received_attached() const { return block_->attached; }
 
 void link_stream::drain() {
   while (!block_->over && block_->read(1)) {

@@ -55,6 +55,8 @@ public:
   void drain();
   /// Bytes that have arrived, heartbeats included. Any thread.
   std::int64_t received() const;
+  /// Those of attachments (snapshots, tensors in values) alone. Any thread.
+  std::int64_t received_attached() const;
 
 private:
   struct block;

@@ -49,6 +49,8 @@ public:
   void filled(std::size_t size);
   /// What the greeting said; 0 before it has arrived.
   std::chrono::nanoseconds patience() const { return patience_; }
+  /// The next bytes are of an attachment: of a snapshot, or of tensors in a value.
+  bool in_attachment() const { return now_ == part::attachment; }
   /// The next whole message.
   std::optional<packed_message> next();
 

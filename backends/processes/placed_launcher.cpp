@@ -361,6 +361,7 @@ public:
   }
   // A process that sends heartbeats while it makes its recipe may be reading much data.
   std::int64_t progress() const override { return home_->progress() + held_->received(); }
+  std::int64_t snapshot_bytes() const override { return held_->received_attached(); }
 
 private:
   std::shared_ptr<slot_table> home_;

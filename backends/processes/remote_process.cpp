@@ -29,6 +29,11 @@ std::int64_t remote_process::received() const {
   return link_ ? link_->received() : 0;
 }
 
+std::int64_t remote_process::received_attached() const {
+  const std::lock_guard lock(sending_);
+  return link_ ? link_->received_attached() : 0;
+}
+
 void remote_process::begin(int socket) {
   begun_ = true;
   const std::lock_guard lock(sending_);

@@ -30,6 +30,7 @@ public:
   void forget_sink();
   /// Bytes that the process has sent, heartbeats included.
   std::int64_t received() const;
+  std::int64_t received_attached() const;
 
   /// Its process has connected and has its assignment. Owns the socket.
   void begin(int socket);

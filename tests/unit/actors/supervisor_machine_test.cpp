@@ -233,6 +233,50 @@ TEST_CASE("a rank that closes late but ends in time is not listed as a survivor"
   }
 }
 
+TEST_CASE("a rank whose snapshot is arriving is waited for while it ends", "[supervisor]") {
+  supervised s;
+  s.form();
+  s.fail(1, 4);
+  for (std::int32_t r : {0, 1}) s.on(closed_generation{.at = s.of(r, 4), .last = true});
+  REQUIRE(s.machine.phase() == supervision::phase::tearing);
+  auto deadline = s.deadline();
+  s.on(torn_down{s.of(1, 4), {}, {}, {}});
+  s.on(supervision::rank_down{1, ""});
+  const auto look = [&] {
+    s.on(rank_busy{.at = s.of(0, 4), .what = "its snapshot is arriving", .arriving = true});
+    s.on(deadline_passed{deadline});
+    deadline = s.deadline();
+  };
+  SECTION("until it has arrived") {
+    for (int i = 0; i < 20; ++i) look();
+    s.on(torn_down{s.of(0, 4), {}, {}, {}});
+    s.on(supervision::rank_down{0, ""});
+    s.flush();
+    REQUIRE(s.completed());
+    CHECK(s.completed()->survivors.empty());
+  }
+  SECTION("until no more of it arrives") {
+    for (int i = 0; i < 20; ++i) look();
+    s.on(deadline_passed{deadline});
+    CHECK(s.machine.phase() == supervision::phase::flushing_checkpointer);
+  }
+  SECTION("for the limit of a hook at most") {
+    const auto most = derive({}).hook_limit / derive({}).teardown;
+    for (int i = 0; i < most - 1; ++i) look();
+    REQUIRE(s.machine.phase() == supervision::phase::tearing);
+    look();
+    CHECK(s.machine.phase() == supervision::phase::flushing_checkpointer);
+    s.flush();
+    REQUIRE(s.completed());
+    CHECK(s.completed()->survivors == std::vector<std::string>{"rank 0: its snapshot is arriving"});
+  }
+  SECTION("not when the job is aborted, which is to end soon") {
+    s.on(request_abort{"enough"});
+    look();
+    CHECK(s.machine.phase() == supervision::phase::flushing_checkpointer);
+  }
+}
+
 TEST_CASE("rank 0 does not end its teardown in time: a job with a result fails", "[supervisor]") {
   const bool has_result = GENERATE(true, false);
   const bool torn = GENERATE(true, false);

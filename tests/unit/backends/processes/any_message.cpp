@@ -184,7 +184,7 @@ link_message any_message(std::uint64_t seed, std::size_t index) {
     case 13:
       return closed_generation{d.at(),  d.point(), d.text(), {{d.where(), d.numbers()}},
                                d.yes(), d.yes()};
-    case 14: return rank_busy{d.at(), d.text(), d.yes()};
+    case 14: return rank_busy{d.at(), d.text(), d.yes(), d.yes()};
     case 15: return torn_down{d.at(), d.some(), {d.failed()}, {{"val/loss", 0.5}}};
     case 16: return write_checkpoint{d.at(), any_snapshot(draw, 100), d.yes(), 3};
     case 17: return observed{d.seen_thing()};
