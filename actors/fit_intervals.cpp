@@ -132,8 +132,7 @@ bool fit_intervals::validation_was_due() const {
   if (plan_.val_by_time) return false;
   const auto every = validation_interval();
   const auto n = plan_.check_val_every_n_epoch;
-  return every == 0 ||
-         (n > 0 ? loop_.epoch + 1 >= n : loop_.earlier_batches + loop_.batch >= every);
+  return every == 0 || (n > 0 ? loop_.epoch >= n : loop_.earlier_batches >= every);
 }
 
 bool fit_intervals::measured_inside_epoch() const {

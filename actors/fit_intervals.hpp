@@ -64,7 +64,7 @@ public:
   bool validation_due_after(std::int64_t batches) const;
   /// The same at the boundary of a step, where a request counts, too.
   bool validation_due(const hook_requests& requests) const;
-  /// At the end of an epoch: everything that the run logs was logged once.
+  /// After the end of an epoch: everything that the run logs was logged once.
   bool validation_was_due() const;
   /// In an epoch whose end is not validated, a validation that has measured the monitor counts as
   /// an end, so that keep_best has snapshots to choose from.

@@ -334,10 +334,6 @@ void fit_machine::boundary() {
 }
 
 void fit_machine::epoch_ended() {
-  if (intervals().validation_was_due()) {
-    check_monitor(plan_->checkpoint, loop_.last);
-    check_monitors(plan_->stop_early, loop_.last);
-  }
   requests_.stop_early(*plan_, false, loop_);
   ++loop_.epoch;
   loop_.earlier_batches += loop_.batch;
@@ -349,7 +345,12 @@ void fit_machine::epoch_ended() {
   epoch_done();
 }
 
+// Refuses a monitor here, where the learner is: so a checkpoint of the failure is of one place.
 void fit_machine::epoch_done() {
+  if (intervals().validation_was_due()) {
+    check_monitor(plan_->checkpoint, loop_.last);
+    check_monitors(plan_->stop_early, loop_.last);
+  }
   if (intervals().save_due(requests_, last_saved_, true)) return enter(phase::checkpoint);
   hold_or_go();
 }

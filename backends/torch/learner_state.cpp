@@ -116,6 +116,25 @@ std::shared_ptr<snapshot> torch_learner::snapshot_of(const loop_state& loop,
   return taken;
 }
 
+namespace {
+
+// Rates go back to a point by themselves.
+std::string at_positions(const std::string& text,
+                         const std::vector<std::pair<std::int64_t, std::size_t>>& positions) {
+  auto state = parse_state(text);
+  auto position = positions.begin();
+  for (auto& one : state["optimizers"])
+    for (auto& schedule : one["schedulers"]) {
+      const auto& [offered, fed] = *position++;
+      schedule["offered"] = offered;
+      auto& metrics = schedule["fed"];
+      metrics.erase(metrics.begin() + static_cast<std::ptrdiff_t>(fed), metrics.end());
+    }
+  return state.dump();
+}
+
+}  // namespace
+
 // Saves the point of a job that has failed. The other ranks take no part, so their logged values
 // are those of the last exchange. Nothing is saved if the weights are not those of the point.
 void torch_learner::save_point(const loop_state& loop) {
@@ -133,6 +152,7 @@ void torch_learner::save_point(const loop_state& loop) {
   epochs.front() = epoch_book_;  // with what this rank has logged since
   auto taken = snapshot_of(loop, strategy_->local_module_state(), metric_accumulator::joined(steps),
                            metric_accumulator::joined(epochs));
+  taken->state = at_positions(taken->state, kept_->schedulers);
   optimizer_states_.clear();
   outcome_->snapshot = strategy_->save_checkpoint(std::move(taken), {}, {});
 }

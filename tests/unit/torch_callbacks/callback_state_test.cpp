@@ -299,6 +299,63 @@ TEST_CASE("a fit that fails saves nothing: without the option, and where weights
 
 namespace {
 
+/// What may be wrong with a fit whose schedules move by epoch, or by a validation.
+struct defect {
+  std::string plateau = "train/of_epoch", stop_early = "train/of_epoch";
+  std::int64_t fails_at = -1;  // this batch of the first epoch
+};
+
+struct by_epoch : regression {
+  explicit by_epoch(const defect& what)
+      : regression({.optimize =
+                        [what](regression& self) {
+                          return optimizers{torch::optim::SGD(self.parameters(), 0.1)}
+                              .scheduled<torch::optim::StepLR>({}, 2, 0.5)
+                              .scheduled(schedules::reduce_on_plateau{.factor = 0.9, .patience = 1},
+                                         {.monitor = what.plateau});
+                        }}),
+        fails_at(what.fails_at) {}
+  step_output training_step(const batch& b, std::int64_t index) override {
+    if (rank() == 1 && at().epoch == 0 && index == fails_at) throw std::runtime_error("injected");
+    const auto output = regression::training_step(b, index);
+    log("train/of_epoch", output.loss(), {.on_step = false, .on_epoch = true});
+    return output;
+  }
+  std::int64_t fails_at;
+};
+
+}  // namespace
+
+TEST_CASE("a fit fails behind the move of a schedule: its last step is saved as it was") {
+  const defect bad =
+      GENERATE(defect{.stop_early = "train/of_epohc"}, defect{.plateau = "train/of_epohc"},
+               defect{.plateau = "val/loss", .fails_at = 3});
+  CAPTURE(bad.plateau, bad.stop_early, bad.fails_at);
+  const defect good{.plateau = bad.fails_at < 0 ? "train/of_epoch" : "val/loss"};
+  const temporary_folder folder;
+  auto options = four_batches_an_epoch();
+  options.max_steps = 12;
+  options.accumulate_grad_batches = bad.fails_at < 0 ? 1 : 2;
+  if (bad.fails_at >= 0) options.val_check_interval = std::int64_t{1};  // also inside a step
+  const auto fit = [&](const defect& what, const char* run, std::optional<std::string> resume) {
+    options.stop_early = {{.monitor = what.stop_early, .patience = 99}};
+    trainer by{options, {.run_folder = (folder.path() / run).string(), .resume = resume}};
+    return by.fit<by_epoch>(data_ptr{std::make_shared<table_data>(48, 4, 6)}, what);
+  };
+  const auto whole = fit(good, "whole", {});
+  REQUIRE(whole.ok());
+  const auto failed = fit(bad, "run", {});
+  CHECK_FALSE(failed.ok());
+  CHECK_THAT(failed.last_checkpoint,
+             Catch::EndsWith(checkpoint_folder_name(bad.fails_at < 0 ? 4 : 1)));
+  const auto rest = fit(good, "run", "latest");
+  REQUIRE(rest.ok());
+  CHECK(rest.weights->weights_digest == whole.weights->weights_digest);
+  CHECK(rest.last == whole.last);
+}
+
+namespace {
+
 /// One layer, used twice in forward. `names`: it is registered under that many.
 struct tied : regression {
   explicit tied(int names)
