@@ -12,7 +12,7 @@ namespace troupe {
 void torch_learner::keep_buffers() {
   const at::NoGradGuard no_grad;
   auto& kept = kept_->buffers;
-  kept_->has_common = false;
+  kept_->has_common = kept_->has_common && common_stays_;
   std::size_t i = 0;
   for (const auto& buffer : module_->buffers()) {
     if (!buffer.defined()) continue;

@@ -361,6 +361,7 @@ std::string torch_learner::transferred_text() {
 
 void torch_learner::handle(const hooks::restore_state& h) {
   why_ended_ = stop_reason::none;
+  common_stays_ = true;
   const bool gives = std::ranges::binary_search(h.donors, about_.rank);
   std::optional<replica_state> mine;
   if (gives) {

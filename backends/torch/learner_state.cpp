@@ -174,6 +174,7 @@ void torch_learner::refuse_unsaved() const {
 }
 
 void torch_learner::handle(const hooks::save_checkpoint& h) {
+  common_stays_ = true;
   auto saved = strategy_->save_checkpoint(take_snapshot(h.loop), {}, {});
   if (!strategy_->is_global_zero()) return;
   if (!saved)

@@ -141,7 +141,7 @@ hook_outcome torch_learner::on(const hook& h, const closure& inner) {
   const bool measured = about_.options.profiler != profiler_kind::none;
   const auto began = measured ? clock() : std::chrono::nanoseconds{0};
   const auto around = std::exchange(inner_time_, std::chrono::nanoseconds{0});
-  tensors_kept_ = false;
+  tensors_kept_ = common_stays_ = false;
   if (at_.batch == undefined && at_.stage != stage::start) draw_from(name(h));
   try {
     h.visit([this](const auto& one) { handle(one); });

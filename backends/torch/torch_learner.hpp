@@ -401,6 +401,7 @@ private:
   std::shared_ptr<communicator> world_;
   std::unique_ptr<learner_point> kept_;
   bool tensors_kept_ = false;      // the point has the tensors as they are now
+  bool common_stays_ = false;      // the hook in progress changes nothing that all ranks have
   bool callbacks_behind_ = false;  // a step is done, and the callbacks' on_train_batch_end is not
   bool step_end_due_ = false;      // a step is done, and on_train_batch_end is not
   bool torn_ = false;              // the weights may be neither of the last point nor of a step

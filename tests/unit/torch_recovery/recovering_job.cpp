@@ -209,7 +209,7 @@ public:
     h.at.batch = base.loop.batch;
     h.cursor = base.loop.cursor;
     h.donors = donors;
-    const auto answer = handle({{hook{h}}, false});
+    const auto answer = handle({{hook{h}}, true});
     if (answer.outcome.verdict != run_verdict::proceed) {
       failed = true;
       if (answer.failed_with) text = answer.failed_with->record.what;

@@ -184,15 +184,20 @@ TEST_CASE("a rank is lost: hooks after a step give each rank buffers of its own"
   std::atomic<int> wrong{0};  // ranks that kept their state have their own buffers
   const auto recipe = make_recipe([&] { return std::make_shared<counting>(&wrong); },
                                   std::make_shared<table_data>(36, 4, 8));
-  const auto options = options_of(1, 8);
+  auto options = options_of(1, 8);
+  if (GENERATE(false, true)) options.checkpoint.every_n_steps = 1;
   const auto undisturbed = run_recovering(recipe, options);
   for (const auto* hook : {"training_step", "on_train_batch_end", "on_train_epoch_end"})
     for (const std::int64_t step : {1, 2, 3, 4})
-      for (const bool lost : {true, false}) {
-        CAPTURE(hook, step, lost);
-        const injected failure{.rank = 1, .hook = hook, .step = step, .lost = lost};
-        CHECK(run_recovering(recipe, options, &failure).digest == undisturbed.digest);
-      }
+      for (const bool lost : {true, false})
+        for (const std::int64_t again : {-1, 5, 7, 9}) {  // -1: no second failure
+          CAPTURE(hook, step, lost, again);
+          const injected failure{
+              .rank = 1, .hook = hook, .step = step, .lost = lost, .collective_of_next = again};
+          const auto now = run_recovering(recipe, options, &failure);
+          CHECK(now.digest == undisturbed.digest);
+          if (now.generations > 1) CHECK(now.generations == (again < 0 ? 2 : 3));
+        }
   CHECK(wrong == 0);
 }
 
