@@ -71,7 +71,7 @@ std::string torch_learner::state_text(const entries& steps, const entries& epoch
   state["log"] = {
       {"steps", book_to(steps)}, {"steps_reported", steps_reported_}, {"epochs", book_to(epochs)}};
   if (non_finite_steps_ > 0) state["non_finite_steps"] = non_finite_steps_;
-  if (wants_stop_) state["wants_stop"] = true;
+  if (wants_stop_ && done_.pending_stop == 0) state["wants_stop"] = true;  // else it is the loop's
   try {
     return state.dump();
   } catch (const json::exception& error) {
