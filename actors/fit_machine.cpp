@@ -214,6 +214,7 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
       phase_ == (fit ? phase::launch : phase::prepare)) {
     loop_ = *outcome.restored;
     requests_.take(loop_, plan_->begins_again);
+    if (!fit) requests_.stop = stop_reason::none;  // the fit's that wrote the checkpoint
     loop_.early_stopping = stop_early_states(plan_->stop_early, std::move(loop_.early_stopping));
     if (const auto& name = plan_->checkpoint.monitor;
         loop_.last.contains(name) && loop_.monitored.monitor != name)

@@ -390,6 +390,21 @@ TEST_CASE("a job that no rank outlives ends where its checkpoint was the last on
   CHECK(again.end->loop.steps == full.end->loop.steps);
 }
 
+TEST_CASE("an evaluation of the checkpoint of a fit that was to stop is whole", "[fit]") {
+  fit_plan plan;
+  plan.purpose = GENERATE(stage::validate, stage::test, stage::predict);
+  plan.resume = "here";
+  facts known;
+  known.restored.emplace();
+  const auto of_another = run_through(plan, known);
+  auto& stop = GENERATE(true, false) ? known.restored->pending_stop : known.restored->ended_by;
+  stop = static_cast<std::uint8_t>(stop_reason::early_stopping);
+  plan.begins_again = GENERATE(true, false);
+  const auto d = run_through(plan, known);
+  CHECK(d.end->why == stop_reason::none);
+  CHECK(lines(d.hooks) == lines(of_another.hooks));
+}
+
 TEST_CASE("in a fit without validations plateau schedulers step at the end of each epoch",
           "[fit]") {
   fit_plan plan;
