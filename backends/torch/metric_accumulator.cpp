@@ -42,12 +42,14 @@ struct header {
   std::uint64_t said_bytes = 0;
   std::uint64_t known_hash = 0;
   std::uint64_t known_bytes = 0;
+  std::uint64_t lacked_samples = 0;  // of some batch
 };
 
 std::vector<header> exchange_headers(const byte_exchange& exchange, const std::string& said,
-                                     const std::string& known) {
+                                     const std::string& known, bool lacked_samples) {
   const std::array<header, 1> mine{header{XXH3_64bits(said.data(), said.size()), said.size(),
-                                          XXH3_64bits(known.data(), known.size()), known.size()}};
+                                          XXH3_64bits(known.data(), known.size()), known.size(),
+                                          lacked_samples}};
   std::vector<header> all;
   for (const auto& bytes : exchange(std::as_bytes(std::span{mine}))) {
     auto& one = all.emplace_back();
@@ -78,6 +80,18 @@ std::vector<table> exchange_tables(const byte_exchange& exchange, std::string mi
                    fmt::format("{}: ranks that log between two reductions must log the same names "
                                "with the same reduction",
                                fmt::join(lines, "; ")));
+}
+
+// Whether ranks with samples of each batch logged the same names, and the others some of these.
+bool lacks_explained(const std::vector<table>& said, const std::vector<header>& ranks) {
+  const table* whole = nullptr;
+  for (std::size_t r = 0; r < said.size(); ++r) {
+    if (ranks[r].lacked_samples != 0 || said[r].empty()) continue;
+    if (whole && *whole != said[r]) return false;
+    whole = &said[r];
+  }
+  return whole && std::ranges::all_of(
+                      said, [&](const table& one) { return std::ranges::includes(*whole, one); });
 }
 
 double lesser(double a, double b) { return b < a || std::isnan(b) ? b : a; }
@@ -133,7 +147,7 @@ void metric_accumulator::agree(const byte_exchange& exchange) {
     if (e.touched && !ran_no_step()) said.emplace(name, e.how);
   }
   const auto said_text = text_of(said), known_text = text_of(known);
-  const auto all = exchange_headers(exchange, said_text, known_text);
+  const auto all = exchange_headers(exchange, said_text, known_text, batches_without_samples_ > 0);
   std::size_t widest = 0;
   const header* first = nullptr;
   bool differ = false, lack = false;
@@ -146,7 +160,10 @@ void metric_accumulator::agree(const byte_exchange& exchange) {
     differ |=
         std::tie(one.said_hash, one.said_bytes) != std::tie(first->said_hash, first->said_bytes);
   }
-  if (differ) refuse(exchange_tables(exchange, said_text, widest));
+  if (differ) {
+    const auto tables = exchange_tables(exchange, said_text, widest);
+    if (!lacks_explained(tables, all)) refuse(tables);
+  }
   if (!lack) return;
   for (const auto& theirs : exchange_tables(exchange, known_text, widest))
     for (const auto& [name, how] : theirs) {

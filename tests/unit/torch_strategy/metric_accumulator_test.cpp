@@ -140,6 +140,28 @@ TEST_CASE("a rank that ran no step since the last reduction may log fewer names 
   for (const auto& text : thread_exchange{2}.reduce(books, reduced)) CHECK(!text.empty());
 }
 
+TEST_CASE("a rank without samples of some batches may lack names that other ranks agree on") {
+  std::vector<metric_accumulator> books(3);
+  std::vector<metrics> reduced(3);
+  const auto begin = [&] {
+    for (auto& book : books) book.begin_batch(true);
+    for (const std::size_t rank : {0, 1, 2}) books[rank].begin_batch(rank < 2);
+    for (auto& book : books) book.add("a", 1, 1, log_reduction::mean);
+    books[0].add("b", 2, 1, log_reduction::mean);
+  };
+  begin();
+  books[1].add("b", 4, 1, log_reduction::mean);
+  for (const auto& text : thread_exchange{3}.reduce(books, reduced)) CHECK(text.empty());
+  for (const auto& one : reduced) CHECK(one == metrics{{"a", 1}, {"b", 3}});
+  begin();  // rank 1 lacks "b", and had samples
+  for (const auto& text : thread_exchange{3}.reduce(books, reduced)) CHECK(!text.empty());
+  for (auto& book : books) book.clear();
+  begin();
+  books[1].add("b", 4, 1, log_reduction::mean);
+  books[2].add("c", 4, 1, log_reduction::mean);  // which no other rank logs
+  for (const auto& text : thread_exchange{3}.reduce(books, reduced)) CHECK(!text.empty());
+}
+
 TEST_CASE("restored entries continue: rank 0 has the values and all ranks have the names") {
   metric_accumulator saved;
   saved.add("a", 6, 2, log_reduction::mean);

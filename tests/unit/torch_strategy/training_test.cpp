@@ -210,6 +210,22 @@ TEST_CASE("with several loaders a metric's name ends with its loader's number") 
   CHECK(one[0].result.get_if<value_map>()->items.contains("val/loss"));
 }
 
+TEST_CASE("a rank without samples of a loader need not log what the others log of it") {
+  struct named : regression {
+    step_output validation_step(const batch& b, std::int64_t) override {
+      const log_options sum{.reduce = log_reduction::sum, .add_dataloader_idx = false};
+      log(at().dataloader == 0 ? "of_0" : "of_1", static_cast<double>(b.samples()), sum);
+      return {};
+    }
+  };
+  const auto data = std::make_shared<several_loaders>(std::vector<std::int64_t>{16, 2});
+  const auto ends = run_good_job(
+      {.recipe = recipe_for<named>(data), .options = quick(3, 2, 0), .purpose = stage::validate});
+  const auto& got = ends[0].result.get_if<value_map>()->items;
+  CHECK(*got.at("of_0").get_if<double>() == 16);
+  CHECK(*got.at("of_1").get_if<double>() == 2);
+}
+
 TEST_CASE("early stopping monitors one of several loaders by its full name") {
   const auto data = std::make_shared<several_loaders>(std::vector<std::int64_t>{4, 4});
   auto options = quick(2, 4, 99);

@@ -68,8 +68,9 @@ public:
   /// Reduces the values of all ranks and clears them. Collective: every rank calls it at the same
   /// place and gets the same metrics. A rank may have logged nothing since the last call, or other
   /// names if it had samples in none of the batches since then: it ran no step. All other ranks
-  /// must have logged the same names in the same way; else every rank throws a user_error that says
-  /// which rank logged which names. Costs two exchanges, three if a rank lacks names.
+  /// must have logged the same names in the same way, or fewer if they lacked samples of some
+  /// batch; else every rank throws a user_error that says which rank logged which names. Costs two
+  /// exchanges, three or four if a rank lacks names.
   metrics reduce(const byte_exchange& exchange);
 
   /// The accumulated values of all ranks, as `reduce` sees them, without clearing. Collective.
