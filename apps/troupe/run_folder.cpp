@@ -71,13 +71,17 @@ std::optional<std::string> latest_run(const fs::path& runs) {
 
 std::optional<std::string> run_of_checkpoint(const fs::path& checkpoint) {
   std::error_code ignored;
-  const auto whole = fs::weakly_canonical(checkpoint / ".", ignored);
-  const auto folder = whole.filename().empty() ? whole.parent_path() : whole;
-  if (folder.parent_path().filename() != checkpoints_folder) return std::nullopt;
-  const auto run = folder.parent_path().parent_path();
-  if (!holds_run(run)) return std::nullopt;
-  const auto near = fs::proximate(run, ignored);
-  return near.empty() ? run.string() : near.string();
+  // A link may lead to the checkpoint, or from the run to the folder of its checkpoints.
+  for (const auto& whole : {fs::absolute(checkpoint / ".", ignored).lexically_normal(),
+                            fs::weakly_canonical(checkpoint / ".", ignored)}) {
+    const auto folder = whole.filename().empty() ? whole.parent_path() : whole;
+    if (folder.parent_path().filename() != checkpoints_folder) continue;
+    const auto run = folder.parent_path().parent_path();
+    if (!holds_run(run)) continue;
+    const auto near = fs::proximate(run, ignored);
+    return near.empty() ? run.string() : near.string();
+  }
+  return std::nullopt;
 }
 
 run_folder::run_folder(std::string path) : path_(std::move(path)) {

@@ -64,6 +64,15 @@ TEST_CASE("the run of a checkpoint is found through links and trailing slashes",
   CHECK(same(checkpoint.string() + "/"));
   CHECK(same(run / "checkpoints" / "latest"));
   CHECK(run_of_checkpoint(place.path() / "elsewhere") == std::nullopt);
+
+  // Its checkpoints lie elsewhere.
+  const auto store = place.path() / "store";
+  fs::rename(run / "checkpoints", store);
+  fs::create_directory_symlink(store, run / "checkpoints");
+  CHECK(same(checkpoint));
+  CHECK(same(checkpoint.string() + "/"));
+  CHECK(same(run / "checkpoints" / "latest"));
+  CHECK(run_of_checkpoint(store / "step-00000003") == std::nullopt);
 }
 
 TEST_CASE("only one process at a time can open a run folder", "[run_folder]") {
