@@ -83,7 +83,8 @@ variant variant_of(const job_spec& what, const run_plan& plan, const budget& of,
   };
   v.plan.cluster.ranks_per_host = static_cast<std::uint32_t>(std::array{1, 1, 2, 4, 0}[draw(5)]);
   v.plan.cluster.lanes_in_spans = draw(4) != 0;
-  v.job.accumulate = 1 + static_cast<std::int64_t>(draw(3));
+  const auto accumulate = 1 + static_cast<std::int64_t>(draw(3));
+  if (!plan.payload || plan.payload->varies_accumulation()) v.job.accumulate = accumulate;
   v.job.buffers = draw(4) == 0;
   v.job.one_hook_per_run = draw(16) == 0;
   constexpr std::array<std::int64_t, 3> every{5, 1, 7};

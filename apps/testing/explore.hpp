@@ -59,7 +59,9 @@ struct exploration {
 ///   of observer;
 /// - whether the hooks of the integer payload call collectives;
 /// - of a job that may restart: its processes, spares, min_ranks and on_loss;
-/// - for one run in four, fewer samples, if the payload allows it (payload::varies_samples).
+/// - for one run in four, fewer samples.
+/// A payload may refuse other samples or another accumulation (payload::varies_samples,
+/// varies_accumulation).
 variant variant_of(const job_spec& what, const run_plan& plan, const budget& of,
                    std::uint64_t seed);
 

@@ -88,6 +88,9 @@ public:
   /// Whether explore() may train a job with fewer samples than given. False: the data or the
   /// learner need the number that the job names.
   virtual bool varies_samples() const { return true; }
+  /// Whether explore() may train a job with another accumulation than given. False: the learner may
+  /// need the job's.
+  virtual bool varies_accumulation() const { return true; }
   /// May cache its result: jobs repeat with every seed. An exception is a violation of the run
   /// (`exception_oracle`); a user_error (bad_usage, bad_configuration) ends the test.
   virtual std::shared_ptr<payload_job> of(const job_spec& what) = 0;

@@ -165,6 +165,35 @@ private:
   called_collectives* const calls_;
 };
 
+class adversaries final : public module {
+public:
+  explicit adversaries(bool strays) : strays_(strays) {
+    first_ = register_module("first", torch::nn::Linear(features, 2));
+    second_ = register_module("second", torch::nn::Linear(2, 1));
+  }
+  bool automatic_optimization() const override { return false; }
+  step_output training_step(const batch& b, std::int64_t) override {
+    const auto made = first_->forward(b[0]);
+    optimizer(0).zero_grad();
+    manual_backward(-second_->forward(made).mean());
+    optimizer(0).step();
+    optimizer(1).zero_grad();
+    manual_backward(second_->forward(made.detach()).pow(2).mean());
+    optimizer(1).step();
+    const at::NoGradGuard off;
+    if (strays_ && at().step == 3 && rank() == 1) second_->weight.add_(1);
+    return {};
+  }
+  optimizers configure_optimizers() override {
+    return optimizers{torch::optim::AdamW(first_->parameters(), 0.01)}.add(
+        torch::optim::SGD(second_->parameters(), torch::optim::SGDOptions(0.05)));
+  }
+
+private:
+  const bool strays_;
+  torch::nn::Linear first_{nullptr}, second_{nullptr};
+};
+
 }  // namespace
 
 tensors_options branching_module(const branching_how& how) {
@@ -187,6 +216,13 @@ tensors_options full_batch_module(std::int64_t batch_size, std::int64_t samples)
   tensors_options options;
   options.make_module = [batch_size] { return std::make_shared<full_batches>(batch_size); };
   options.data = synthetic({.samples = samples, .shape = {features}, .classes = classes});
+  return options;
+}
+
+tensors_options adversarial_module(bool strays) {
+  tensors_options options;
+  options.make_module = [strays] { return std::make_shared<adversaries>(strays); };
+  options.reference = false;
   return options;
 }
 

@@ -30,4 +30,8 @@ tensors_options conferring_module(called_collectives* calls);
 /// a fixed size does, and data with so many samples.
 tensors_options full_batch_module(std::int64_t batch_size, std::int64_t samples);
 
+/// A module with manual optimization: two nets that learn against each other. With `strays`, rank 1
+/// changes a weight alone in step 3.
+tensors_options adversarial_module(bool strays);
+
 }  // namespace troupe::testing

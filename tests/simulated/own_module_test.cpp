@@ -131,6 +131,26 @@ TEST_CASE("a module's hooks call collectives under faults: the bits are the refe
   CHECK(calls.size() == 5);
 }
 
+TEST_CASE("a module with manual optimization: its ranks are compared with each other",
+          "[simulated][tensors]") {
+  run_plan plan;
+  plan.payload = tensors_payload(adversarial_module(false));
+  const auto restarts = GENERATE(0, 2);
+  const job_spec what{.ranks = 3, .steps = 8, .samples = 34, .max_restarts = restarts};
+  plan.faults.may = GENERATE(fault_set::none(), fault_set::all());
+  const auto all = explore(what, plan, {.first_seed = 1, .runs = 20});
+  INFO(report(all));
+  CHECK(all.clean());
+}
+
+TEST_CASE("manual optimization that differs between ranks is a violation", "[simulated][tensors]") {
+  run_plan plan;
+  plan.payload = tensors_payload(adversarial_module(true));
+  const auto all = explore({.ranks = 3, .steps = 8, .samples = 34}, plan, {.runs = 1});
+  REQUIRE(all.violating.size() == 1);
+  CHECK(all.violating.front().violations.front().step == 4);
+}
+
 TEST_CASE("data with an order or a batch size of their own: a run refuses them",
           "[simulated][tensors]") {
   struct own_order final : data_module {

@@ -32,8 +32,10 @@ public:
     return Strategy::process_dataloader(std::make_unique<loader>(made->data(), how), purpose);
   }
   step_output training_step(const batch& b, std::int64_t index) override {
-    const bool applied =
-        ground_.poisons && ground_.poisons(this->about(), this->bare_module()->at());
+    // In manual optimization the loss that a step returns is no gradient's.
+    const auto& trained = this->bare_module();
+    const bool applied = ground_.poisons && trained->automatic_optimization() &&
+                         ground_.poisons(this->about(), trained->at());
     auto made = Strategy::training_step(b, index);
     return applied ? spoilt(made) : made;
   }
@@ -90,8 +92,8 @@ public:
   hook_outcome on(const hook& h, const closure& inner) override {
     ground_.at_hook(who_, h);
     auto outcome = inner_->on(h, inner);
-    if (const auto* step = h.get_if<hooks::optimizer_step>(); step && outcome.samples > 0)
-      ground_.stepped(who_, step->at.step + 1, digest_of(state_of(**trains_)));
+    if (outcome.samples > 0)
+      ground_.stepped(who_, where(h).step + 1, digest_of(state_of(**trains_)));
     return outcome;
   }
   void keep_point() override { inner_->keep_point(); }

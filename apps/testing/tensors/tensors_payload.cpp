@@ -136,6 +136,7 @@ public:
   std::string_view name() const override { return own() ? "own_tensors" : "tensors"; }
   bool waits() const override { return true; }
   bool varies_samples() const override { return options_.vary_samples || !own(); }
+  bool varies_accumulation() const override { return options_.reference; }
   std::shared_ptr<payload_job> of(const job_spec& what) override {
     const key k{what.ranks, what.steps, what.samples, what.batch_size, what.accumulate, what.seed};
     const std::lock_guard lock{mutex_};

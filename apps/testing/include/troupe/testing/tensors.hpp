@@ -47,7 +47,9 @@ struct tensors_options {
   /// The reference executor calls setup, configure_model, configure_optimizers (one optimizer, no
   /// schedulers on plateaus), the hooks around a batch's transfer, training_step and
   /// training_step_end, and the data's hooks. A module that learns in another hook, or asks for its
-  /// rank, differs from it. With false, ranks are only compared with each other.
+  /// rank, differs from it. With false, ranks are only compared with each other, and explore()
+  /// keeps the job's accumulation: a module with manual optimization has none. Such a module needs
+  /// false. The fault not_a_number does not occur in it.
   bool reference = true;
 };
 
