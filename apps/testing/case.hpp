@@ -62,5 +62,8 @@ run_case shrink(const run_case& what, modular_reference& reference, std::uint64_
 /// Describes a recorded run: the violation, the applied faults, and a chart of the last events.
 /// `replay_line` says how to repeat it.
 std::string render(const run_report& report, std::string_view replay_line = {});
+/// Describes a violating run of explore() whose replay does not violate the same oracle, or that
+/// differed in another host. Otherwise empty: the report of the replay says it all.
+std::string render_unrepeated(const run_report& found, const run_report& replayed);
 
 }  // namespace troupe::testing

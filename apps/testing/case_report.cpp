@@ -59,4 +59,9 @@ std::string render(const run_report& report, std::string_view replay_line) {
   return out.str();
 }
 
+std::string render_unrepeated(const run_report& found, const run_report& replayed) {
+  const bool repeated = replayed.violates(found.violations.front().oracle);
+  return repeated && !found.violates(determinism_oracle) ? std::string{} : render(found);
+}
+
 }  // namespace troupe::testing

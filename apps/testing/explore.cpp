@@ -53,6 +53,17 @@ void compare(run_report& report, const variant& v, exploration& all) {
     report.violations.push_back({determinism_oracle, found->text});
 }
 
+// What depends on more than the seed need not happen in the repetition that is recorded.
+void keep_found(const std::vector<violation>& found, run_report& recorded) {
+  const auto& first = found.front().oracle;
+  const bool repeats = recorded.violates(first);
+  for (const auto& v : found)
+    if (!recorded.violates(v.oracle)) recorded.violations.push_back(v);
+  if (repeats || recorded.violates(determinism_oracle)) return;
+  recorded.violations.push_back(
+      {determinism_oracle, fmt::format("a repetition did not violate \"{}\"", first)});
+}
+
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -127,10 +138,7 @@ void exploration::add(const run_report& report) {
 bool exploration::held(std::string_view oracle) const {
   if (std::ranges::find(known_oracles(), oracle) == known_oracles().end())
     throw user_error(errc::bad_usage, "unknown oracle \"" + std::string{oracle} + '"');
-  return std::ranges::none_of(violating, [&](const run_report& r) {
-    return std::ranges::any_of(r.violations,
-                               [&](const violation& v) { return v.oracle == oracle; });
-  });
+  return std::ranges::none_of(violating, [&](const run_report& r) { return r.violates(oracle); });
 }
 
 std::string exploration::marks_text() const {
@@ -171,7 +179,7 @@ exploration explore(const job_spec& what, const run_plan& plan, const budget& of
     const auto found = std::move(report.violations);
     v.plan.simulation.record = true;
     all.violating.push_back(run_of(v, seed, reference));
-    if (found.front().oracle == determinism_oracle) all.violating.back().violations = found;
+    keep_found(found, all.violating.back());
     v.plan.simulation.record = false;
     all.variants.push_back(std::move(v));
     if (all.violating.size() >= of.violations) break;

@@ -60,6 +60,10 @@ std::ostream& operator<<(std::ostream& out, const violation& v) {
   return out << " (event " << v.event << ')';
 }
 
+bool run_report::violates(std::string_view oracle) const {
+  return std::ranges::any_of(violations, [&](const violation& v) { return v.oracle == oracle; });
+}
+
 bool attempt_facts::any(std::initializer_list<fault> of) const {
   return std::ranges::any_of(
       applied, [&](fault f) { return std::find(of.begin(), of.end(), f) != of.end(); });

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/testing/extension.hpp"
@@ -97,6 +98,7 @@ struct run_report {
   std::vector<trace_note> notes;    ///< when recorded; faults begin with "fault: "
   std::vector<event_hashes> trail;  ///< when recorded
   std::vector<std::string> nodes;   ///< names, when recorded
+  bool violates(std::string_view oracle) const;
 };
 
 /// Oracle that a run violates when a payload, its reference or an extension throws.

@@ -44,10 +44,7 @@ private:
     recorded.what.plan.simulation.until = 0;
     return replay(recorded, reference_);
   }
-  bool violates(const run_report& r) const {
-    return std::ranges::any_of(r.violations,
-                               [&](const violation& v) { return v.oracle == best_.expect; });
-  }
+  bool violates(const run_report& r) const { return r.violates(best_.expect); }
   // A long run counts as several.
   void spend(const run_report& ran) {
     constexpr std::uint64_t events_each = 250'000;

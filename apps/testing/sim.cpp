@@ -24,7 +24,9 @@ std::string report(const exploration& of) {
   auto reference = reference_of(what.job);
   auto small = shrink(case_of(of.violating.front(), what), reference);
   small.what.plan.simulation.record = true;
-  return render(replay(small, reference),
+  const auto again = replay(small, reference);
+  return render_unrepeated(of.violating.front(), again) +
+         render(again,
                 "troupe simulate --replay CASE, or parse_case(text, plan) where it says `brings`; "
                 "CASE is") +
          to_text(small);

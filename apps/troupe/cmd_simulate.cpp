@@ -195,13 +195,13 @@ program_end campaign(const simulate_flags& flags, const context& around) {
   std::vector<std::string> cases;
   for (const auto& r : all.violating) {
     auto found = case_of(r, variant_of(v.job, v.plan, of, r.seed));
-    if (found.expect == determinism_oracle) screen.note(testing::render(r));
     auto reference = reference_of(found.what.job);
     if (flags.shrink) found = shrink(found, reference);
     auto again = found;
     again.what.plan.simulation.record = true;
     const auto report = replay(again, reference);
     cases.push_back(to_text(found));
+    if (const auto text = render_unrepeated(r, report); !text.empty()) screen.note(text);
     screen.note(testing::render(report, "troupe simulate --replay CASE, a file that holds:"));
     screen.note(cases.back());
     if (cases.size() == 1 && !flags.chart.empty()) write_chart(flags.chart, report);

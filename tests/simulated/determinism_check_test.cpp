@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "apps/testing/explore.hpp"
+#include "troupe/testing.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -138,4 +138,54 @@ TEST_CASE("jobs under swarms of faults run identically in a disturbed host",
     for (const auto& v : r.violations) UNSCOPED_INFO("seed " << r.seed << ": " << v);
   CHECK(all.clean());
   CHECK(all.determinism_checks == 24);
+}
+
+namespace {
+
+// Finds something wrong in the first of its runs only.
+exploration once_wrong(bool determinism_checks) {
+  std::atomic<std::uint64_t> runs{0};
+  struct counting final : extension {
+    explicit counting(bool wrong) : wrong_(wrong) {}
+    void stepped(const finished_step& what, const complain_fn& complain) override {
+      if (wrong_ && what.step == 3) complain({"each sample once", "seen once", what.step});
+    }
+    const bool wrong_;
+  };
+  run_plan plan;
+  plan.extensions = {[&] { return std::make_unique<counting>(runs++ == 0); }};
+  return explore({.ranks = 2, .steps = 5}, plan,
+                 {.runs = 1, .determinism_checks = determinism_checks});
+}
+
+}  // namespace
+
+TEST_CASE("a violation that its repetition lacks is kept, and the report has it",
+          "[simulated][determinism][campaign]") {
+  const auto checked = GENERATE(false, true);
+  const auto all = once_wrong(checked);
+  REQUIRE(all.violating.size() == 1);
+  CHECK_FALSE(all.held("each sample once"));
+  CHECK_FALSE(all.held(determinism_oracle));
+  const auto text = report(all);
+  INFO(text);
+  CHECK_THAT(text, Catch::StartsWith("violated  each sample once") && Catch::Contains("seen once"));
+  CHECK_THAT(text, Catch::Contains(determinism_oracle));
+  CHECK_THAT(text, Catch::Contains("troupe-case/2"));
+}
+
+TEST_CASE("a difference between two hosts is in the report of its exploration",
+          "[simulated][determinism][campaign]") {
+  struct by_count final : extension {
+    void begins(simulation& in, simulated_job&) override {
+      static std::atomic<std::uint64_t> runs{0};
+      in.state_is(++runs);
+    }
+  };
+  run_plan plan;
+  plan.extensions = {[] { return std::make_unique<by_count>(); }};
+  const auto all = explore({.ranks = 2, .steps = 5}, plan, {.runs = 1, .determinism_checks = true});
+  CHECK_FALSE(all.held(determinism_oracle));
+  CHECK_THAT(report(all), Catch::StartsWith(std::string{"violated  "} + determinism_oracle) &&
+                              Catch::Contains("one:   event"));
 }

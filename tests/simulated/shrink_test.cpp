@@ -77,10 +77,6 @@ std::uint64_t applied(const run_report& r) {
   return std::accumulate(r.faults.begin(), r.faults.end(), std::uint64_t{0});
 }
 
-bool violates(const run_report& r, const std::string& oracle) {
-  return std::ranges::any_of(r.violations, [&](const violation& v) { return v.oracle == oracle; });
-}
-
 }  // namespace
 
 TEST_CASE("a user's bug shrinks to one fault and few choices and replays from its text",
@@ -106,7 +102,7 @@ TEST_CASE("a user's bug shrinks to one fault and few choices and replays from it
     auto from_text = parse_case(to_text(small), plan);
     from_text.what.plan.simulation.record = true;
     const auto once = replay(from_text, reference);
-    CHECK(violates(once, schedule_oracle));
+    CHECK(once.violates(schedule_oracle));
     CHECK(applied(once) <= 3);
     single += applied(once) == 1;
     CHECK(replay(from_text, reference).hashes == once.hashes);
@@ -134,7 +130,7 @@ TEST_CASE("an observer that the violation does not need is removed", "[case][shr
   const auto small = shrink(whole, reference);
   INFO(to_text(small));
   CHECK(small.what.plan.observer == test_observer::none);
-  CHECK(violates(replay(small, reference), schedule_oracle));
+  CHECK(replay(small, reference).violates(schedule_oracle));
 }
 
 TEST_CASE("a case without a violation is returned unchanged", "[case][shrink]") {
