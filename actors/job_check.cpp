@@ -48,6 +48,8 @@ std::string checkpoint_meant(const job& what, const checkpoint_io& io) {
   try {
     return found_in(io, resume);
   } catch (const user_error&) {
+    std::error_code ignored;
+    if (fs::exists(fs::path{resume} / checkpoints_folder, ignored)) throw;
     return resume;
   }
 }

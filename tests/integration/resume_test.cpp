@@ -89,6 +89,20 @@ TEST_CASE("an impossible resume value is refused with a remedy", "[resume]") {
   CHECK_FALSE(fs::exists(at.run()));
 }
 
+TEST_CASE("a resume from a run whose checkpoints are damaged says what is wrong with them",
+          "[resume]") {
+  resume_place at;
+  const auto first = at(at.fit(1));
+  REQUIRE(first.ok());
+  fs::resize_file(fs::path{first.last_checkpoint} / "model.safetensors", 9);
+  CHECK_THAT(why(at(at.fit(2, at.run()))), Catch::Contains("no good checkpoint there") &&
+                                               Catch::Contains(first.last_checkpoint) &&
+                                               Catch::Contains("truncated"));
+  fs::remove_all(fs::path{first.last_checkpoint}.parent_path());
+  fs::create_directory(fs::path{first.last_checkpoint}.parent_path());
+  CHECK_THAT(why(at(at.fit(2, at.run()))), Catch::Contains("the run has written none"));
+}
+
 TEST_CASE("a resume with nothing left to do names the existing checkpoints", "[resume]") {
   resume_place at;
   const auto first = at(at.fit(2));
