@@ -7,8 +7,10 @@
 #include "backends/telemetry/tensorboard_logger.hpp"
 #include "backends/telemetry/terminal.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <ostream>
@@ -68,6 +70,24 @@ tensorboard_logger::setting hyper_parameter(const value& of) {
   return to_string(of);
 }
 
+// The cursor stays at the end of a live text, which may have a line for each rank.
+class drawn_anew {
+public:
+  explicit drawn_anew(std::ostream& to) : to_(to) {}
+  void operator()(std::string_view text) {
+    if (text.starts_with('\r')) {
+      const auto below = static_cast<std::size_t>(std::ranges::count(text, '\n'));
+      if (below_ > 0) to_ << fmt::format("\x1b[{}A{}", below_, below < below_ ? "\r\x1b[J" : "");
+      below_ = below;
+    }
+    to_ << text << std::flush;
+  }
+
+private:
+  std::ostream& to_;
+  std::size_t below_ = 0;  // lines of the last text, without its first
+};
+
 std::chrono::system_clock::time_point wall_time() { return std::chrono::system_clock::now(); }
 
 }  // namespace
@@ -110,8 +130,7 @@ observer_factory show_progress(const trainer_options& options, std::ostream& to,
   }
   return [how, &to] {
     return std::make_unique<progress_line>(
-        how, [] { return std::chrono::steady_clock::now().time_since_epoch(); },
-        [&to](std::string_view text) { to << text << std::flush; });
+        how, [] { return std::chrono::steady_clock::now().time_since_epoch(); }, drawn_anew{to});
   };
 }
 

@@ -1,8 +1,14 @@
 // Goal: the progress line is right. Its clock is moved by hand.
 #include "backends/telemetry/progress_line.hpp"
 
+#include <pty.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <regex>
+#include <sstream>
+
+#include "troupe/loggers.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -209,6 +215,35 @@ TEST_CASE("ranks whose figures are known have a line each below the live line", 
   CHECK_THAT(s.writes.back(), !Catch::Contains("rank"));
   s.line.finish(0);
   CHECK(s.writes.back() == "\r\x1b[K");
+}
+
+TEST_CASE("a program's lines of ranks are drawn anew over each other", "[progress]") {
+  struct own_terminal {
+    int ours = -1, theirs = -1;
+    own_terminal() {
+      const winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
+      REQUIRE(::openpty(&ours, &theirs, nullptr, nullptr, &size) == 0);
+    }
+    ~own_terminal() { ::close(ours), ::close(theirs); }
+  };
+  const own_terminal terminal;
+  std::ostringstream to;
+  const auto line = show_progress({.max_epochs = 1}, to, terminal.theirs)();
+  const auto after = [&](const metrics& logged) {
+    to.str({});
+    line->on(seen::metrics{{}, logged, {}});
+    while (to.str().empty())
+      line->on(seen::progress{{.stage = stage::train, .epoch = 0, .batch = 1}, 100, 1});
+    return to.str();
+  };
+  const metrics two{{"rank/0/waiting_share", 0.5}, {"rank/1/waiting_share", 0.5}};
+  CHECK_THAT(after(two), Catch::StartsWith("\repoch 1/1") && Catch::Contains("\nrank 1"));
+  CHECK_THAT(after(two), Catch::StartsWith("\x1b[2A\repoch 1/1"));
+  CHECK_THAT(after({{"rank/2/waiting_share", 0.5}}), Catch::StartsWith("\x1b[2A\repoch 1/1"));
+  CHECK_THAT(after(two), Catch::StartsWith("\x1b[3A\repoch 1/1"));
+  to.str({});
+  line->finish(0);
+  CHECK(to.str() == "\x1b[3A\r\x1b[J\r\x1b[K");
 }
 
 TEST_CASE("without a terminal figures of ranks are not shown", "[progress]") {
