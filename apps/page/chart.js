@@ -95,7 +95,8 @@ class Chart {
     const extent = (list, other) => list.length ? [list.reduce((a, b) => Math.min(a, b)), list.reduce((a, b) => Math.max(a, b))] : other;
     let [low, high] = extent(values, [0, 1]), [first, last] = extent(places, [0, 1]);
     if (this.what.stairs) low = Math.min(low, 0);
-    const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
+    // Values that are equal in 12 digits are drawn as equal: the axis could not count in steps between them.
+    const range = high - low > Math.abs(high) * 1e-12 ? high - low : 0, room = range * 0.06 || Math.abs(high) * 0.1 || 1;
     if (low !== 0 || !this.what.stairs) low -= room;
     high += room;
     if (first === last) { first -= 1; last += 1; }

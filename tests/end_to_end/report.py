@@ -106,6 +106,16 @@ def story_runs_are_compared(folder):
     check(lines(shown) >= 6, "lines of both runs")
 
 
+def story_values_that_differ_in_their_last_bit_are_a_flat_line(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run), 0)
+    with open(os.path.join(run, "metrics.csv"), "w", encoding="utf-8") as f:
+        f.write("step,epoch,val/accuracy\n1,0,0.87\n2,0,0.8700000000000001\n3,0,0.87\n")
+    shown = opened(report(folder, run))
+    drawn = re.search(r'<path class="line" d="M[\d.]+ ([\d.]+)L[\d.]+ ([\d.]+)L[\d.]+ ([\d.]+)"', shown.dom)
+    check(drawn and len(set(drawn.groups())) == 1, drawn)
+
+
 def story_a_run_that_was_killed_is_drawn(folder):
     run = os.path.join(folder, "run")
     check(fit(run, "--fault", "kill@rank=1,hook=backward,step=20").code != 0)
