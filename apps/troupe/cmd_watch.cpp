@@ -54,14 +54,15 @@ std::vector<std::string> rank_lines(const ordered_json& live) {
   return figures.lines(ranks_shown);
 }
 
-// `epoch 2/3  batch 17/469  step 485  21933 samples/s`.
+// `epoch 2/3  batch 17/469  step 485  21933 samples/s`. After the last epoch it is the last one.
 std::string progress_text(const ordered_json& live) {
   std::vector<std::string> all;
   const auto counted = [&](const char* name, const char* most) {
     if (!is_known(live, name) || !live[name].is_number_integer()) return;
-    auto text = fmt::format("{} {}", name, live[name].get<std::int64_t>() + 1);
-    if (is_known(live, most)) text += "/" + plain(live, most);
-    all.push_back(text);
+    auto at = live[name].get<std::int64_t>() + 1;
+    const bool known = is_known(live, most) && live[most].is_number_integer();
+    if (known) at = std::min(at, live[most].get<std::int64_t>());
+    all.push_back(fmt::format("{} {}{}", name, at, known ? "/" + plain(live, most) : ""));
   };
   counted("epoch", "epochs");
   counted("batch", "batches");

@@ -10,7 +10,7 @@ import urllib.request
 
 import browser
 from troupe_program import PROGRAM, check, check_equal, fail, main
-from troupe_service import ENDLESS, Service
+from troupe_service import ENDLESS, SMALL, Service
 
 DRIVERS = ["chromedriver"]
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
@@ -191,6 +191,17 @@ def story_the_page_shows_a_job_and_its_buttons_work(folder):
     service = Service(os.path.join(folder, "place"))
     with Driven(folder) as page:
         check_job_and_buttons(page, service)
+    check_equal(service.end(), 0)
+
+
+def story_a_job_that_has_ended_is_in_its_last_epoch(folder):
+    service = Service(os.path.join(folder, "place"))
+    service.start(SMALL, "short")
+    service.wait_for_end("short")
+    with Driven(folder) as page:
+        page.open(f"http://127.0.0.1:{service.port}/")
+        label = "[...document.querySelectorAll('#job dt')].find((one) => one.textContent === 'epoch')"
+        check_equal(page.wait_for(f"{label}?.nextSibling.textContent", "the epoch"), "2/2")
     check_equal(service.end(), 0)
 
 

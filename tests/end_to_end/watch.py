@@ -99,6 +99,21 @@ def story_text_has_a_line_per_look(folder):
     check_in(f"{run}: stopped", out)
 
 
+def story_the_test_of_a_fit_is_in_its_last_epoch(folder):
+    run = os.path.join(folder, "run")
+    running = Traced(run, "--fault", "stall@rank=0,hook=test_step,ms=600000")
+    running.wait_for("test_step")
+    watch = watching(run)
+    line = watch.stdout.readline()
+    while "step 32" not in line:
+        check(line, "the watch ended")
+        line = watch.stdout.readline()
+    check_in("epoch 2/2  ", line)
+    running.signal(signal.SIGKILL)
+    running.end()
+    watch.communicate()
+
+
 def story_a_terminal_shows_lines_over_the_last_ones(folder):
     run = os.path.join(folder, "run")
     running = running_fit(run)

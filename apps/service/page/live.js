@@ -208,7 +208,8 @@ function showHead(of) {
     add("generation", number(s.generation));
     add("ranks", number(s.ranks));
     add("step", number(s.step));
-    add("epoch", s.epoch === null ? null : `${s.epoch + 1}/${s.epochs}`);
+    // After the last epoch `epoch` equals `epochs`.
+    add("epoch", s.epoch === null ? null : `${Math.min(s.epoch + 1, s.epochs)}/${s.epochs}`);
     if (s.samples_per_second !== null) add("samples/s", number(Math.round(s.samples_per_second)));
     if (runs && s.seconds_left !== null) add("left", duration(s.seconds_left));
     add("restarts", number(s.restarts));
