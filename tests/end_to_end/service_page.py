@@ -205,6 +205,31 @@ def story_a_job_that_has_ended_is_in_its_last_epoch(folder):
     check_equal(service.end(), 0)
 
 
+def story_a_job_of_many_checkpoints_has_some_of_them(folder):
+    place = os.path.join(folder, "place")
+    service = Service(place)
+    service.start(SMALL, "long")
+    service.wait_for_end("long")
+    check_equal(service.end(), 0)
+    with open(os.path.join(place, "jobs/long/journal.jsonl"), "r+", encoding="utf-8") as f:
+        events = [json.loads(line) for line in f]
+        at = next(i for i, event in enumerate(events) if event.get("event") == "checkpoint_written")
+        events[at:at] = [{**events[at], "step": step} for step in range(16, 5016)]
+        f.seek(0)
+        f.writelines(json.dumps(event) + "\n" for event in events)
+    service = Service(place)
+    with Driven(folder) as page:
+        page.open(f"http://127.0.0.1:{service.port}/")
+        page.wait_for("document.querySelector('#job .pill')?.textContent === 'finished'", "the job")
+        count = sum(event["kind"] == "lifecycle" for event in events)
+        line = f"Events (the newest 200 of {count:,})"
+        page.wait_for(f"document.querySelector('#job summary')?.textContent === '{line}'", line)
+        marks = page.run("return document.querySelectorAll('#timeline .checkpoint').length")
+        check(200 <= marks <= 1000, marks)
+        page.wait_for("document.querySelectorAll('#timeline .generation.active').length === 1", "the generation")
+    check_equal(service.end(), 0)
+
+
 def story_the_page_asks_for_a_token_and_shows_text_as_text(folder):
     token = os.path.join(folder, "token")
     with open(token, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:

@@ -1,12 +1,13 @@
 // The live page: lists the jobs, follows one by server-sent events, and sends what the buttons say.
 const POINTS_MAX = 2000;  // of one curve: of more, every second one stays
-const EVENTS_MAX = 200;   // in the list below the timeline
+const LIFE_MAX = 1000;    // events of the timeline: of more, every second checkpoint stays
+const EVENTS_MAX = 200;   // in the list below the timeline, the newest
 const byId = (id) => document.getElementById(id);
 const view = { smooth: 0, log: false };
 let token = sessionStorage.getItem("troupe-token") ?? "";
 let chosen = location.hash.slice(1);
 let listed = [];       // the jobs, as of the newest list
-let following = null;  // { name, stop, job, life, curves, charts, rate, waiting }
+let following = null;  // { name, stop, job, life, events, curves, charts, rate, waiting }
 function say(text) { byId("line").textContent = text; }
 async function ask(path, options = {}) {
   const headers = { ...(token ? { Authorization: `Bearer ${token}` } : {}), ...options.headers };
@@ -81,7 +82,7 @@ function choose(name) {
   history.replaceState(null, "", `#${name}`);
   following?.stop.abort();
   for (const one of document.querySelectorAll(".pick")) one.setAttribute("aria-pressed", String(one.dataset.job === name));
-  following = { name, stop: new AbortController(), job: null, life: [], curves: new Map(), charts: new Map(), rate: [],
+  following = { name, stop: new AbortController(), job: null, life: [], events: 0, curves: new Map(), charts: new Map(), rate: [],
     waiting: [], after: 0, dirty: true };
   build(following);
   follow(following);
@@ -125,9 +126,19 @@ function receive(of, piece) {
   const what = JSON.parse(data);
   what.at = Date.parse(what.time);
   if (kind === "job") seeJob(of, what);
-  if (kind === "lifecycle") of.life.push(what);
+  if (kind === "lifecycle") addEvent(of, what);
   if (kind === "metrics") seeMetrics(of, what.step, Object.entries(what.values));
   of.dirty = true;
+}
+// The newest ones all stay. Where there are not enough checkpoints, events in the middle go.
+function addEvent(of, event) {
+  ++of.events;
+  of.life.push(event);
+  if (of.life.length <= LIFE_MAX) return;
+  let seen = 0;
+  const newest = of.life.splice(-EVENTS_MAX);
+  of.life = of.life.filter((e) => e.event !== "checkpoint_written" || ++seen % 2).concat(newest);
+  if (of.life.length > LIFE_MAX) of.life.splice(LIFE_MAX / 2, of.life.length - LIFE_MAX);
 }
 function seeJob(of, job) {
   if (!of.job?.status && job.status?.ranks) of.controls.ranks.value = job.status.ranks;
@@ -264,7 +275,7 @@ function showTimeline(of) {
   const run = { state: of.job?.state, events: { list: of.life } };
   of.time.replaceChildren(new Timeline(run, Date.now()).node);
   const newest = of.life.slice(-EVENTS_MAX).reverse();
-  of.count.textContent = newest.length < of.life.length ? `Events (the newest ${newest.length} of ${number(of.life.length)})` : `Events (${newest.length})`;
+  of.count.textContent = newest.length < of.events ? `Events (the newest ${newest.length} of ${number(of.events)})` : `Events (${newest.length})`;
   of.table.replaceChildren(...newest.map((e) => element("tr", {}, element("td", { class: "key" }, new Date(e.at).toLocaleTimeString()),
     element("td", {}, eventText(e)))));
 }
