@@ -81,6 +81,11 @@ def check_contents(packages, source, folder):
     assert "/usr/include/troupe/main.hpp\n" in files["libtroupe-dev"]
     assert "TroupeConfig.cmake\n" in files["libtroupe-dev"] and ".a\n" not in files["libtroupe-dev"]
     assert "./usr/bin/troupe\n" in files["troupe"] and "/system/troupe.service\n" in files["troupe"]
+    run("dpkg-deb", "--extract", packages["troupe"], folder)
+    with open(os.path.join(folder, "usr/lib/systemd/system/troupe.service"), encoding="utf-8") as f:
+        unit = f.read().splitlines()
+    # By default systemd stops a service one process of which the kernel has killed for memory: all of its jobs.
+    assert "OOMPolicy=continue" in unit, unit
     version = field(packages["troupe"], "Version")
     assert f"libtroupe (= {version})" in field(packages["libtroupe-dev"], "Depends")
     needs = field(packages["troupe"], "Depends")
