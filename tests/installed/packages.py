@@ -86,6 +86,8 @@ def check_contents(packages, source, folder):
         unit = f.read().splitlines()
     # By default systemd stops a service one process of which the kernel has killed for memory: all of its jobs.
     assert "OOMPolicy=continue" in unit, unit
+    # By default it tries 5 times within a second, and gives up.
+    assert "RestartSec=5" in unit, unit
     version = field(packages["troupe"], "Version")
     assert f"libtroupe (= {version})" in field(packages["libtroupe-dev"], "Depends")
     needs = field(packages["troupe"], "Depends")
