@@ -2,8 +2,9 @@
 # Installs what is missing to build Troupe (with --tests: to test it) on Debian 12, and configures build/.
 # Asks nothing; says what it is about to install; silent and quick when there is nothing to do.
 #
-#   bash apps/setup.sh [--tests] [--nccl]
+#   bash apps/setup.sh [--tests] [--packages] [--nccl]
 #
+# --packages        what apps/packages/build.sh needs as well
 # --nccl            NCCL and the headers of the CUDA runtime as well, from PyPI, for machines with GPUs (about 200 MB)
 # TROUPE_TORCH=DIR  use the LibTorch in DIR, which holds share/cmake/Torch, instead of installing one.
 set -euo pipefail
@@ -24,6 +25,7 @@ for flag in "$@"; do
       packages+=(clang clang-format doxygen zsh fish mandoc)
       want_test_packages=yes
       ;;
+    --packages) packages+=(dpkg-dev file) ;;
     --nccl) want_nccl=yes ;;
   esac
 done

@@ -1,4 +1,9 @@
 # CPack runs this before it makes the packages: the libraries leave the files of `development`, without debug symbols.
+cmake_policy(VERSION 3.25)
+find_program(shlibdeps dpkg-shlibdeps)
+if(NOT shlibdeps)  # CPack would go on, without dependencies
+  message(FATAL_ERROR "dpkg-shlibdeps is not there, which finds what the programs depend on: install dpkg-dev")
+endif()
 set(from ${CPACK_TEMPORARY_DIRECTORY}/development)
 file(GLOB_RECURSE archives RELATIVE ${from} ${from}/*.a)
 foreach(archive IN LISTS archives)

@@ -96,6 +96,15 @@ def check_contents(packages, source, folder):
     assert "torch" not in needs, needs
 
 
+def check_tools(build, folder):
+    """Without dpkg-shlibdeps a package would have no dependencies, so there is none."""
+    hidden = 'mount --bind /dev/null "$(command -v dpkg-shlibdeps)"; exec cpack --config "$0/CPackConfig.cmake" -B "$1"'
+    done = subprocess.run(["unshare", "--mount", "bash", "-ec", hidden, build, folder], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode != 0 and "install dpkg-dev" in done.stdout, done.stdout
+    assert not glob.glob(os.path.join(folder, "*.deb")), os.listdir(folder)
+
+
 def main():
     build, source, torch = map(os.path.realpath, sys.argv[1:])
     alone = ["unshare", "--mount", "true"]
@@ -105,6 +114,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         made, root = os.path.join(folder, "made"), os.path.join(folder, "system")
         os.mkdir(root)
+        check_tools(build, os.path.join(folder, "refused"))
         run("cpack", "--config", os.path.join(build, "CPackConfig.cmake"), "-B", made)
         shutil.rmtree(os.path.join(made, "_CPack_Packages"))
         packages = {field(path, "Package"): path for path in glob.glob(os.path.join(made, "*.deb"))}
