@@ -54,5 +54,5 @@ set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SHLIBDEPS ON)  # LibTorch's libraries are in no package, and are left out
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "python3-venv")
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SUGGESTS "dataset-fashion-mnist, openmpi-bin, bash-completion")
-set(CPACK_DEBIAN_PROGRAM_PACKAGE_CONTROL_EXTRA ${made}/postinst)
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_CONTROL_EXTRA ${root}/prerm ${made}/postinst ${root}/postrm)
 include(CPack)

@@ -39,7 +39,17 @@ exec chroot "$1/system" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_
 
 STORY = r"""
 cd /root
+# Links of systemd are changed here; what it would do with a service is written down.
+mkdir -p asking /run/systemd/system
+cat >asking/systemctl <<'EOF'
+#!/bin/sh
+case "$*" in *able*) SYSTEMD_OFFLINE=1 exec /usr/bin/systemctl "$@" ;; *) echo "$*" >>"$HOME/asked" ;; esac
+EOF
+chmod +x asking/systemctl
+has_asked() { test "$(cat asked)" = "$1" || { cat asked; exit 1; }; rm asked; }
+export PATH=$PWD/asking:$PATH
 dpkg --install /packages/*.deb
+test ! -e asked
 ! troupe --version 2>refused || exit 1
 grep -q "libc10.so" refused
 troupe-torch /torch
@@ -52,13 +62,22 @@ troupe_service --help | grep -q -- --token-file
 test -s /usr/share/man/man1/troupe-fit.1 -a -s /usr/share/man/man1/troupe_service.1
 test -s /usr/share/bash-completion/completions/troupe
 ! command -v systemd-analyze >/dev/null || systemd-analyze verify /lib/systemd/system/troupe.service
+systemctl enable troupe
+link=/etc/systemd/system/multi-user.target.wants/troupe.service
+dpkg --install /packages/troupe_*.deb >upgraded
+has_asked $'daemon-reload\ntry-restart troupe'
+! grep "needs LibTorch" upgraded || exit 1
 troupe init own
 cmake -G Ninja -S own -B tree -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-Og >/dev/null
 grep -q '^Troupe_DIR:PATH=/usr/lib/' tree/CMakeCache.txt
 cmake --build tree --target train >/dev/null
 tree/train fit --run-dir own_run --max-epochs 1 --set data.samples=256 --placement processes --progress never
 grep -o '"status":"finished"' own_run/result.json
+dpkg --remove troupe
+has_asked $'stop troupe\ndaemon-reload'
+test -L $link
 dpkg --purge libtroupe-dev libtroupe troupe
+test ! -L $link
 test ! -e /usr/bin/troupe -a ! -e /usr/include/troupe
 echo all of it works
 """
