@@ -52,6 +52,25 @@ dpkg --install /packages/*.deb
 test ! -e asked
 ! troupe --version 2>refused || exit 1
 grep -q "libc10.so" refused
+# In the place of PyPI: a Python whose environments have LibTorch, unless it is out of reach.
+cat >asking/python3 <<'EOF'
+#!/bin/sh
+rm -rf "$4" && mkdir -p "$4/bin" "$4/lib/python3.11/site-packages"
+printf '#!/bin/sh\n[ -e "$HOME/reach" ] && ln -s /torch "%s/lib/python3.11/site-packages"\n' "$4" >"$4/bin/python3"
+chmod +x "$4/bin/python3"
+EOF
+chmod +x asking/python3
+touch reach
+for again in 1 2; do
+  troupe-torch
+  troupe --version
+  test "$(cd /usr/local/lib/troupe && ls -d venv*/lib/*/*/torch | wc -l)" = 1
+done
+rm reach
+! troupe-torch || exit 1
+troupe --version
+test "$(ls /usr/local/lib/troupe | wc -l)" = 2
+rm asking/python3
 troupe-torch /torch
 troupe --version
 troupe doctor >/dev/null
