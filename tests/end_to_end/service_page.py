@@ -10,7 +10,7 @@ import urllib.request
 
 import browser
 from troupe_program import PROGRAM, check, check_equal, fail, main
-from troupe_service import ENDLESS, SMALL, Service
+from troupe_service import ENDLESS, SMALL, Service, changed
 
 DRIVERS = ["chromedriver"]
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
@@ -227,6 +227,24 @@ def story_a_job_of_many_checkpoints_has_some_of_them(folder):
         marks = page.run("return document.querySelectorAll('#timeline .checkpoint').length")
         check(200 <= marks <= 1000, marks)
         page.wait_for("document.querySelectorAll('#timeline .generation.active').length === 1", "the generation")
+    check_equal(service.end(), 0)
+
+
+def story_a_refusal_stays_until_the_next_request(folder):
+    service = Service(os.path.join(folder, "place"))
+    service.start(changed(ENDLESS, placement="threads"), "threads")
+    with Driven(folder) as page:
+        page.open(f"http://127.0.0.1:{service.port}/")
+        page.wait_for("document.getElementById('scale')?.disabled === false", "the running job")
+        page.click("#scale")
+        answer = "document.getElementById('answer')?.textContent"
+        page.wait_for(f"{answer}?.startsWith('the ranks are threads')", "the refusal")
+        lists = "performance.getEntriesByType('resource').filter((one) => /jobs$/.test(one.name)).length"
+        page.wait_for(f"{lists} > {page.run(f'return {lists}') + 2}", "three more lists of jobs")
+        check(page.run(f"return {answer}").startswith("the ranks are threads"))
+        check_equal(page.run("return document.getElementById('line').textContent"), "1 job, 1 running")
+        page.click("#stop")
+        page.wait_for(f"{answer} === 'asked: threads stop'", "the answer to the next request")
     check_equal(service.end(), 0)
 
 

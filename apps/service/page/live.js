@@ -9,6 +9,8 @@ let chosen = location.hash.slice(1);
 let listed = [];       // the jobs, as of the newest list
 let following = null;  // { name, stop, job, life, events, curves, charts, rate, waiting }
 function say(text) { byId("line").textContent = text; }
+// What the service says to a button stays until the next one.
+function answered(text) { byId("answer").textContent = text; }
 async function ask(path, options = {}) {
   const headers = { ...(token ? { Authorization: `Bearer ${token}` } : {}), ...options.headers };
   const answer = await fetch(path, { ...options, headers });
@@ -22,7 +24,7 @@ async function order(path, body, method = "POST") {
   return said;
 }
 function press(path, body) {
-  return order(path, body).then(() => say(`asked: ${path.split("/").slice(3).join(" ")}`), (error) => say(error.message)).then(list);
+  return order(path, body).then(() => answered(`asked: ${path.split("/").slice(3).join(" ")}`), (error) => answered(error.message)).then(list);
 }
 
 // --- the list ---------------------------------------------------------------------------------
@@ -163,7 +165,7 @@ function addPoint(points, x, y) {
 }
 
 function remove(name) {
-  return order(`/v1/jobs/${name}`, {}, "DELETE").then(() => say(`removed: ${name}`), (error) => say(error.message)).then(list);
+  return order(`/v1/jobs/${name}`, {}, "DELETE").then(() => answered(`removed: ${name}`), (error) => answered(error.message)).then(list);
 }
 function build(of) {
   of.head = element("div", {});
@@ -304,7 +306,8 @@ function newJob(event) {
     data: { name: form.get("data") },
     options: Object.fromEntries(["ranks", "max_epochs", "batch_size", "max_restarts"].map((name) => [name, whole(name)])) };
   if (form.get("name")) request.name = form.get("name");
-  order("/v1/jobs", request).then((job) => { byId("start").hidden = true; choose(job.name); list(); }, (error) => say(error.message));
+  order("/v1/jobs", request).then((job) => { byId("start").hidden = true; answered(`started: ${job.name}`); choose(job.name); list(); },
+    (error) => answered(error.message));
 }
 
 byId("new").addEventListener("click", () => { byId("start").hidden = !byId("start").hidden; });
