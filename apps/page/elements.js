@@ -50,15 +50,17 @@ function counted(count, word) { return `${number(count)} ${word}${Number(count) 
 
 // `rank/N/NAME` is a figure of one rank.
 const OF_RANK = /^rank\/(\d+)\/(\w+)$/;
+// A metric may have any name, also one that objects have by themselves.
 const FIGURES = {
+  __proto__: null,
   samples_per_second: { words: "Samples per second, by rank" },
   waiting_share: { words: "Waiting in collectives, by rank (% of the time)", factor: 100 },
 };
-const STAGES = { train: "training", val: "validation", test: "test", sanity: "sanity check" };
+const STAGES = { __proto__: null, train: "training", val: "validation", test: "test", sanity: "sanity check" };
 const DASHES = [undefined, "6 4", "1.5 4"];
 
 // What ready callbacks log.
-const KNOWN = { process_memory_mib: "memory of the process (MiB)", process_cpu_percent: "processor time (% of a core)" };
+const KNOWN = { __proto__: null, process_memory_mib: "memory of the process (MiB)", process_cpu_percent: "processor time (% of a core)" };
 
 function words(name) {
   return KNOWN[name] ?? name.replace(/^lr-(\w+(-\d+)?)$/, "learning rate ($1)").replaceAll("_", " ");

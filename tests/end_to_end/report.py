@@ -93,6 +93,17 @@ def story_text_of_a_run_stays_text(folder):
     check(shown.count('class="failure"') >= 1, "the failure is not on the timeline")
 
 
+def story_metrics_have_the_names_of_every_object(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run), 0)
+    names = ["train/constructor", "toString", "valueOf/loss", "rank/0/hasOwnProperty"]
+    with open(os.path.join(run, "metrics.csv"), "w", encoding="utf-8") as f:
+        f.write(f"step,epoch,{','.join(names)}\n1,0,1,2,3,4\n2,0,2,3,4,5\n")
+    shown = opened(report(folder, run))
+    for title in ("Constructor", "ToString", "Loss", "HasOwnProperty, by rank"):
+        check(charted(shown, title), f"no line of {title}")
+
+
 def story_runs_are_compared(folder):
     runs = [os.path.join(folder, name) for name in ("first", "second")]
     for run, rate in zip(runs, ("0.05", "0.2")):
