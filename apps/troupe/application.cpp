@@ -22,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe {
@@ -41,9 +42,7 @@ public:
     store_ = tcp_store(place_of_store());
   }
 
-  ~placed_process() {
-    if (leads_) say_that_no_job_follows();
-  }
+  ~placed_process() { end_call(); }
   placed_process(const placed_process&) = delete;
   placed_process& operator=(const placed_process&) = delete;
 
@@ -69,10 +68,26 @@ public:
     leads_ = true;
   }
 
+  // A process that starts late would wait for a store that has ended, or call at a launcher that
+  // has. So it learns that no job follows, and the store stays until each process has read what it
+  // waits for. torchrun's stays anyway.
+  void end_call() noexcept {
+    if (!std::exchange(leads_, false)) return;
+    try {
+      store_->set(joining(), "");
+      if (by_->store_is_served) return;
+      const auto until = std::chrono::steady_clock::now() + leave_limit;
+      for (std::int32_t rank = 1; rank < by_->place.world; ++rank)
+        store_->wait(read_by(rank), std::chrono::duration_cast<milliseconds>(
+                                        until - std::chrono::steady_clock::now()));
+    } catch (const user_error&) {  // they have a limit, too
+    }
+  }
+
   // Runs this process as a rank. `join_info`: of rank 0's process, which passes it on.
   int be_rank(const std::string& join_info, const rank_process_options& home) {
     const auto join_text = shared(join_info);
-    if (join_text.empty()) return leave();
+    if (join_text.empty()) return 0;
     const auto code = run_placed_rank(by_->place.rank, join_text, home);
     if (code == 0 && !store_) mpi_->close();
     return code;
@@ -87,7 +102,7 @@ private:
   static constexpr std::chrono::seconds leave_limit{30};
   static constexpr int join_tries = 4;
 
-  static std::string left_by(std::int32_t rank) { return fmt::format("rank {} has left", rank); }
+  static std::string read_by(std::int32_t rank) { return fmt::format("rank {} has read", rank); }
 
   static std::optional<placed_rank> of_mpirun(const cluster_facts& from) {
     const auto by = program::by_mpirun(from);
@@ -145,7 +160,7 @@ private:
     if (!store_) return mpi_->share(join_info);
     if (join_info.empty()) return awaited();
     call_ = counted(0);
-    store_->set(joining(), join_info);
+    if (!store_->find(joining())) store_->set(joining(), join_info);  // else the call is ending
     return join_info;
   }
 
@@ -159,7 +174,9 @@ private:
       call_ = 0;
       try {
         count_call();
-        return store_->wait(joining(), left());
+        auto text = store_->wait(joining(), left());
+        store_->set(read_by(by_->place.rank), "");
+        return text;
       } catch (const user_error&) {
         const bool of_this_call = by_->store_is_served || call_ == 1;
         if (of_this_call || tries == join_tries || left() <= milliseconds{0}) throw;
@@ -168,26 +185,6 @@ private:
       where.patience = std::max(left(), milliseconds{1});
       store_ = tcp_store(std::move(where));
     }
-  }
-
-  // A process that starts late would wait for a store that has ended. So the store of a call that
-  // ends without a job (its settings are impossible) stays until each process has seen that.
-  // torchrun's stays anyway.
-  void say_that_no_job_follows() noexcept {
-    try {
-      if (store_->find(joining())) return;
-      store_->set(joining(), "");
-      if (by_->store_is_served) return;
-      const auto until = std::chrono::steady_clock::now() + leave_limit;
-      for (std::int32_t rank = 1; rank < by_->place.world; ++rank)
-        store_->wait(left_by(rank), std::chrono::duration_cast<milliseconds>(
-                                        until - std::chrono::steady_clock::now()));
-    } catch (const user_error&) {  // they have a limit, too
-    }
-  }
-  int leave() {
-    store_->set(left_by(by_->place.rank), "");
-    return 0;
   }
 
   const std::optional<program::launched> by_;
@@ -262,7 +259,10 @@ int run_parts(const application::facts& about, const detail::own_parts& parts, i
   const auto end = run_program({arguments + std::min(1, count), arguments + count}, around);
   // Destructors after main would wait for a lane that is stuck in user code. All output is already
   // written: none of it is buffered.
-  if (end.survivors) ::_exit(end.code);
+  if (end.survivors) {
+    others->end_call();
+    ::_exit(end.code);
+  }
   return end.code;
 }
 

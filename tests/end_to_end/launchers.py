@@ -171,12 +171,13 @@ def story_two_steps_of_a_slurm_job_do_not_meet(folder):
         check_none_left(second)
 
 
-def tasks_of_step(port):
-    """The variables of two tasks of a step, whose store is at this port; and what its keys begin with."""
+def tasks_of_step(port, count=2):
+    """The variables of the tasks of a step, whose store is at this port; and what its keys begin with."""
     job = str(next(JOBS))
-    both = {"MASTER_PORT": str(port), "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2",
-            "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
-    return [{**both, "SLURM_PROCID": task, "SLURM_LOCALID": task} for task in ("0", "1")], f"troupe {job} 0 "
+    all_have = {"MASTER_PORT": str(port), "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_NTASKS": str(count),
+                "SLURM_STEP_NUM_TASKS": str(count), "SLURM_STEP_NUM_NODES": "1"}
+    tasks = [{**all_have, "SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)} for task in range(count)]
+    return tasks, f"troupe {job} 0 "
 
 
 def story_a_process_that_cannot_join_says_why(folder):
@@ -221,6 +222,25 @@ def story_a_process_that_meets_the_store_of_an_earlier_call_waits_for_the_next(f
             ended = check_code(fit(run, **first), 0)
             check_equal(rank_1.wait(), 0, ended)
     check_equal(digest(run), digest(threads), ended)
+
+
+def story_a_spare_process_that_starts_when_the_fit_has_ended_leaves(folder):
+    spare = ["--spares", "1", "--max-restarts", "1"]
+    run, (*early, late) = os.path.join(folder, "srun"), tasks_of_step(20000 + os.getpid() % 5000, 3)[0]
+    command = [PROGRAM, "fit", "--run-dir", run, *SMALL, "--limit-test-batches", "0", *spare]
+    tasks = [subprocess.Popen(command, env=environment(task), text=True, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE) for task in early]
+    while not os.path.exists(os.path.join(run, "result.json")) and tasks[0].poll() is None:
+        os.sched_yield()
+    ended = check_code(troupe(*command[1:], **late), 0)
+    check_equal(ended.err, "", ended)
+    errors = [task.communicate()[1] for task in tasks]
+    check_equal([task.returncode for task in tasks], [0, 0], errors)
+    run, tasks = os.path.join(folder, "torchrun"), torchrun(3)
+    late = f'if [ $RANK = 2 ]; then until [ -e {run}/result.json ]; do :; done; fi; exec "$0" "$@"'
+    tasks["before"] += ["bash", "-c", late]
+    ended = check_code(fit(run, *spare, **tasks), 0)
+    check("error: " not in ended.err, ended)
 
 
 def elastic(run, launch, *more, fit=fit):
