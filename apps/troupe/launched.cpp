@@ -45,21 +45,23 @@ launched by_torchrun(const cluster_facts& from, const cluster_environment& found
   return by;
 }
 
-// Slurm numbers its tasks in blocks of equally many per host, or one fewer.
-std::int32_t tasks_per_host(const cluster_facts& from, std::int32_t world) {
+// Slurm numbers its tasks in blocks of equally many per host, and the last hosts have one fewer.
+void count_hosts(launched& by, const cluster_facts& from) {
   auto hosts = number_of(from, "SLURM_STEP_NUM_NODES");
   if (!hosts) hosts = number_of(from, "SLURM_NNODES");
-  return hosts > 0 ? (world + *hosts - 1) / *hosts : 0;
+  by.hosts = std::max(hosts.value_or(0), 0);
+  by.per_host = by.hosts > 0 ? (by.place.world + by.hosts - 1) / by.hosts : 0;
 }
 
 launched by_srun(const cluster_facts& from, const cluster_environment& found) {
-  return {.place = {found.rank(), found.world()},
-          .by = "srun",
-          .count = "-n",
-          .over = communicator_kind::tcp,
-          .per_host = tasks_per_host(from, found.world()),
-          .store_prefix = fmt::format("troupe {} {} ", text_of(from, "SLURM_JOB_ID"),
-                                      text_of(from, "SLURM_STEP_ID"))};
+  launched by{.place = {found.rank(), found.world()},
+              .by = "srun",
+              .count = "-n",
+              .over = communicator_kind::tcp};
+  count_hosts(by, from);
+  by.store_prefix =
+      fmt::format("troupe {} {} ", text_of(from, "SLURM_JOB_ID"), text_of(from, "SLURM_STEP_ID"));
+  return by;
 }
 
 launched by_jsrun(const cluster_facts& from, const cluster_environment& found) {
@@ -140,19 +142,21 @@ private:
 };
 
 // Of the ranks that begin on one host, the first one prepares its data: so a rank is numbered there
-// as if each host had equally many processes, in blocks, and each process a run of equally many
-// ranks or one more (placements::begin).
-cluster_environment_ptr shared(const launched& by, std::int32_t rank, std::int32_t world) {
+// as if the hosts had their processes in blocks, and each process a run of equally many ranks or
+// one more (placements::begin).
+cluster_environment_ptr shared(const launched& by, std::int32_t rank, std::int32_t world,
+                               std::int32_t working) {
   const auto per_host = by.per_host > 0 ? by.per_host : by.place.world;
-  const auto processes = std::min(by.place.world, world);  // the others are spares
+  const auto larger = by.hosts > 0 ? by.place.world - by.hosts * (per_host - 1) : by.place.world;
+  const auto processes = std::min({by.place.world, world, working});  // the others are spares
   const auto first_of = [&](std::int32_t process) {
     return process * (world / processes) + std::min(process, world % processes);
   };
   std::int32_t first = 0;
-  std::int32_t end = first_of(std::min(per_host, processes));
-  for (auto process = per_host; end <= rank; process += per_host) {
-    first = end;
-    end = first_of(std::min(process + per_host, processes));
+  std::int32_t end = 0;
+  for (std::int32_t host = 0, process = 0; end <= rank; ++host) {
+    process += host < larger ? per_host : per_host - 1;
+    first = std::exchange(end, first_of(std::min(process, processes)));
   }
   return std::make_shared<shared_place>(rank, world, rank - first, end - first);
 }
@@ -181,7 +185,7 @@ std::optional<launched> by_mpirun(const cluster_facts& from) {
     by.per_host = (here ? here : number_of(from, "MPI_LOCALNRANKS")).value_or(0);
     if (rank == std::string_view{"PMI_RANK"} && is_pmi_of_srun(from, by.place)) {
       by.by = "srun";
-      by.per_host = tasks_per_host(from, *all);
+      count_hosts(by, from);
     }
     return by;
   }
@@ -233,15 +237,16 @@ void take_place(job& what, const std::optional<launched>& by) {
 }
 
 cluster_environment_ptr place_of_rank(const std::optional<launched>& by, const cluster_facts& from,
-                                      std::int32_t rank, std::int32_t world) {
+                                      std::int32_t rank, std::int32_t world, std::int32_t working) {
   if (by) {
     try {
       const auto found =
           by->by == "mpirun" ? mpi_environment(from) : detect_environment(from).which;
-      if (found && found->rank() == rank && found->world() == world) return found;
+      if (found && found->rank() == rank && found->world() == world && working == world)
+        return found;
     } catch (const user_error&) {  // rank and world are known; only the host is not
     }
-    return shared(*by, rank, world);
+    return shared(*by, rank, world, working);
   }
   return std::make_shared<local_environment>(rank, world);
 }

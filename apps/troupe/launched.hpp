@@ -21,7 +21,8 @@ struct launched {
   /// What carries the collectives unless the settings say tcp or hier: mpi for mpirun and
   /// srun with a PMI, shm for others on one host, and else tcp.
   communicator_kind over = communicator_kind::mpi;
-  std::int32_t per_host = 0;  ///< processes on each host; 0: not known
+  std::int32_t per_host = 0;  ///< processes on each host, or on the first ones; 0: not known
+  std::int32_t hosts = 0;     ///< 0: not known. If known: the last ones may have a process fewer
   /// Not for mpi: where the processes learn of each other (backends/torch/tcp_store.hpp), and
   /// whether the launcher serves that itself.
   /// @{
@@ -58,8 +59,9 @@ void take_place(job& what, const std::optional<launched>& by);
 
 /// Where a rank of a job is: by the launcher's variables when it placed the rank. A rank that
 /// shares its process, or has moved to it, has the local rank of the host where it began.
+/// `working`: the processes that are not spares (`ranks` of the job).
 cluster_environment_ptr place_of_rank(const std::optional<launched>& by, const cluster_facts& from,
-                                      std::int32_t rank, std::int32_t world);
+                                      std::int32_t rank, std::int32_t world, std::int32_t working);
 
 /// Throws user_error (bad_configuration) when a launcher that `launched_by` does not support has
 /// started several processes of this program: each would run the whole job.
