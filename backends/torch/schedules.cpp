@@ -290,7 +290,7 @@ private:
     auto which = phases_.begin();
     double begin = 0;
     for (; which + 1 != phases_.end() && at > which->end; ++which) begin = which->end;
-    const auto share = (at - begin) / (which->end - begin);
+    const auto share = which->end > begin ? (at - begin) / (which->end - begin) : 1;
     const auto& here = levels_[i];
     if (how_.cycle_momentum)
       g.momentum = between(here.*which->momentum_from, here.*which->momentum_to, share);
@@ -409,6 +409,8 @@ plan one_cycle(one_cycle_options how) {
   require(how.total_steps > 0, "one_cycle", "total_steps must be 1 or more");
   require(how.pct_start >= 0 && how.pct_start <= 1, "one_cycle",
           "pct_start must lie between 0 and 1");
+  require(how.div_factor != 0 && how.final_div_factor != 0, "one_cycle",
+          "div_factor and final_div_factor must not be 0");
   return plan_of<one_cycle_curve>(std::move(how));
 }
 

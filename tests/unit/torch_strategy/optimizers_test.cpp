@@ -396,6 +396,35 @@ TEST_CASE("schedulers step per step and per epoch and by the validation metric")
   CHECK(std::stod(state.substr(at + 5)) == Approx(1e-3 * std::pow(0.5, 6) * 1e-3 * 1e-2));
 }
 
+TEST_CASE("one_cycle: a phase of no steps ends at once, and rates are never infinite") {
+  struct row {
+    double pct_start;
+    bool three_phase;
+    std::vector<double> rates;
+  };
+  const auto& [pct_start, three_phase, rates] =
+      GENERATE(row{0.25, false, {1, 0.7, 0.4, 0.1}}, row{0.25, true, {1, 0.3, 0.2, 0.1}},
+               row{1, false, {0.4, 0.6, 0.8, 1, 0.1}});
+  const auto sgd = std::make_shared<optim::SGD>(std::vector{torch::zeros({1})}, 0.4);
+  optimizers all{sgd};
+  schedules::one_cycle_options how{.max_lr = {1},
+                                   .total_steps = 4,
+                                   .pct_start = pct_start,
+                                   .anneal_strategy = schedules::one_cycle_options::anneal::linear,
+                                   .cycle_momentum = false,
+                                   .div_factor = 2.5,
+                                   .final_div_factor = 4,
+                                   .three_phase = three_phase};
+  all.scheduled(schedules::one_cycle(how), {.every = schedule::interval::step});
+  for (const auto& rate : rates) {
+    CHECK(sgd->param_groups()[0].options().get_lr() == Approx(rate));
+    if (&rate != &rates.back()) all.all()[0].schedulers[0].step({});
+  }
+  auto& factor = GENERATE(true, false) ? how.div_factor : how.final_div_factor;
+  factor = 0;
+  CHECK_THROWS_WITH(schedules::one_cycle(how), Catch::Contains("div_factor"));
+}
+
 TEST_CASE("a plateau scheduler leaves groups alone that were added after it") {
   using plateau = torch::optim::ReduceLROnPlateauScheduler;
   const auto sgd = std::make_shared<torch::optim::SGD>(std::vector{torch::zeros({1})}, 0.4);

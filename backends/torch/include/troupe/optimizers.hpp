@@ -77,7 +77,8 @@ struct one_cycle_options {
   std::vector<double> max_lr;
   /// Steps of the whole cycle; must be given.
   std::int64_t total_steps = 0;
-  /// The share of steps in which the rate rises: 0 to 1.
+  /// The share of steps in which the rate rises: 0 to 1. If that is one step, the first rate is the
+  /// highest one; PyTorch divides by zero there.
   double pct_start = 0.3;
   /// The shape of the ways up and down.
   /// @{
