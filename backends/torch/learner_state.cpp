@@ -173,6 +173,14 @@ void torch_learner::refuse_unsaved() const {
   }
 }
 
+// After a step, because an optimizer makes its state there.
+void torch_learner::refuse_unsaved_optimizers() {
+  if (std::exchange(optimizers_checked_, true) || strategy_->restores_optimizers()) return;
+  if (!about_.saves && !about_.options.elastic.enabled()) return;
+  for (std::size_t i = 0; i < optimizers_.all().size(); ++i)
+    check_saves(*optimizers_.all()[i].optimizer, static_cast<std::int32_t>(i));
+}
+
 void torch_learner::handle(const hooks::save_checkpoint& h) {
   common_stays_ = true;
   auto saved = strategy_->save_checkpoint(take_snapshot(h.loop), {}, {});

@@ -338,6 +338,7 @@ void torch_learner::handle(const hooks::lr_scheduler_step& h) {
 }
 
 void torch_learner::handle(const hooks::on_train_batch_end& h) {
+  if (stepped_) refuse_unsaved_optimizers();
   callbacks_.call(*module_, &callback::on_train_batch_end, output_, batch_, h.at.batch);
   if (step_end_due_) callbacks_.keep(kept_->callbacks);  // the module's hook may fail
   callbacks_behind_ = false;

@@ -367,6 +367,22 @@ void copy_options(const optim::OptimizerOptions& from, const optim::Optimizer& o
   }
 }
 
+void check_saves(const optim::Optimizer& optimizer, std::int32_t index) {
+  if (optimizer.state().empty() || with_kind(optimizer, [](auto) {})) return;
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::stringstream bytes;
+  archive.save_to(bytes);
+  torch::serialize::InputArchive written;
+  written.load_from(bytes);
+  if (!written.keys().empty()) return;
+  throw user_error(errc::checkpoint,
+                   fmt::format("optimizer {} keeps a state that its class does not save, so a "
+                               "resume and new ranks would begin without it: override save and "
+                               "load of torch::optim::Optimizer",
+                               index));
+}
+
 optimizer_state state_of(const optim::Optimizer& optimizer, const torch::nn::Module& module,
                          std::int32_t index) {
   optimizer_state saved;

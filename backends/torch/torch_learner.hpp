@@ -266,6 +266,7 @@ private:
   loop_state loop_to_repeat() const;
   void exchange_logs_of_end();
   void refuse_unsaved() const;
+  void refuse_unsaved_optimizers();
   void take_weights(const snapshot& from);
   void take_initial(const snapshot& from);
   void take_loaded_weights();
@@ -317,6 +318,7 @@ private:
   std::shared_ptr<troupe::module> module_;
   optimizers optimizers_;
   bool optimizers_there_ = false;
+  bool optimizers_checked_ = false;  // that they save what they keep
   std::unique_ptr<precision::context> building_;
   std::map<stage, std::vector<loader_cursor>> cursors_;
   bool data_set_up_ = false;

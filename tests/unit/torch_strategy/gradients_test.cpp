@@ -1,7 +1,9 @@
 // Goal: data-parallel gradients equal those of one process that sees every sample.
 #include "backends/forwarding_communicator.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
+#include "troupe/trainer.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -443,4 +445,49 @@ TEST_CASE("buckets travel while backward runs and are rebuilt once") {
   CHECK(many_layers::seen.buckets.size() > 2);
   CHECK(many_layers::seen.early >= 5 * 2);
   CHECK(many_layers::seen.replaced == 0);
+}
+
+namespace {
+
+/// A class of one's own, as LibTorch lets it be: without a rate, `save` and `load`.
+struct plain_options : torch::optim::OptimizerCloneableOptions<plain_options> {};
+struct plain_state : torch::optim::OptimizerCloneableParamState<plain_state> {};
+
+struct plain_steps : torch::optim::Optimizer {
+  plain_steps(std::vector<at::Tensor> all, bool keeps)
+      : Optimizer(std::move(all), std::make_unique<plain_options>()), keeps_(keeps) {}
+  at::Tensor step(LossClosure closure) override {
+    const auto loss = closure();
+    for (auto& one : param_groups()[0].params()) {
+      one.detach().sub_(one.grad(), 0.1);
+      if (keeps_) state()[one.unsafeGetTensorImpl()] = std::make_unique<plain_state>();
+    }
+    return loss;
+  }
+  bool keeps_;
+};
+
+regression::choices steps_plainly(bool keeps) {
+  return {.optimize = [=](regression& m) {
+    return std::make_shared<plain_steps>(m.parameters(), keeps);
+  }};
+}
+
+}  // namespace
+
+TEST_CASE("an optimizer that keeps a state and saves none is refused where that would be lost") {
+  const temporary_folder folder;
+  const auto fit = [&](bool keeps, bool saves, std::int64_t restarts) {
+    auto options = quick(2, 4, 3);
+    options.elastic.max_restarts = restarts;
+    trainer by{options, {.run_folder = saves ? (folder.path() / "run").string() : ""}};
+    return by.fit<regression>(data_ptr{std::make_shared<table_data>(16)}, steps_plainly(keeps));
+  };
+  CHECK(fit(true, false, 0).ok());
+  CHECK(fit(false, false, 1).ok());
+  const bool saves = GENERATE(true, false);
+  const auto refused = fit(true, saves, saves ? 0 : 1);
+  REQUIRE_FALSE(refused.ok());
+  CHECK_THAT(refused.failed_with->record.what,
+             Catch::Contains("optimizer 0 keeps a state that its class does not save"));
 }

@@ -34,6 +34,10 @@ void copy_options(const torch::optim::OptimizerOptions& from,
                   const torch::optim::Optimizer& optimizer,
                   torch::optim::OptimizerParamGroup& into);
 
+/// Throws user_error (checkpoint) for an optimizer with a state that its `save` does not write: of
+/// a class that is not listed above, and does not override LibTorch's, which write nothing.
+void check_saves(const torch::optim::Optimizer& optimizer, std::int32_t index);
+
 optimizer_state state_of(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
                          std::int32_t index);
 
