@@ -403,7 +403,8 @@ void torch_learner::add_gradients(std::vector<tensor_blob>& to) const {
   if (!manual_) return;
   for (const auto& item : module_->named_parameters())
     if (const auto& one = item.value(); one.defined() && one.grad().defined())
-      to.push_back(blob_of(fmt::format("{}{}", of_gradients, item.key()), one.grad()));
+      to.push_back(blob_of(fmt::format("{}{}", of_gradients, item.key()),
+                           one.grad().is_sparse() ? one.grad().to_dense() : one.grad()));
 }
 
 void torch_learner::take_gradients(const std::vector<tensor_blob>& from) {

@@ -184,6 +184,16 @@ struct sparse_layer : module {
   optimizers configure_optimizers() override { return torch::optim::SGD(parameters(), 0.1); }
 };
 
+struct sparse_by_hand : sparse_layer {
+  bool automatic_optimization() const override { return false; }
+  step_output training_step(const batch& b, std::int64_t index) override {
+    optimizer().zero_grad();
+    manual_backward(sparse_layer::training_step(b, index).loss());
+    optimizer().step();
+    return {};
+  }
+};
+
 struct fails_in_backward : torch::autograd::Function<fails_in_backward> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
     return x * 1;
@@ -209,6 +219,13 @@ TEST_CASE("a sparse gradient fails the rank after backward: the error names the 
   const auto ends = run_job({.recipe = recipe_for<sparse_layer>(data), .options = quick(2, 4, 3)});
   for (const auto& end : ends)
     CHECK(text_of(end.error).find("table.weight has a sparse gradient") != std::string::npos);
+}
+
+TEST_CASE("one rank trains with sparse gradients, by hand too") {
+  const auto data = std::make_shared<table_data>(16);
+  const auto options = quick(1, 4, 6);
+  const auto plain = trained<sparse_layer>(options, data);
+  CHECK(distance(plain, trained<sparse_by_hand>(options, data)) == 0);
 }
 
 TEST_CASE("an exception in the middle of backward releases the other ranks") {
