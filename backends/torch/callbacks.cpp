@@ -79,6 +79,19 @@ group_numbers numbers_of(const torch::optim::OptimizerParamGroup& group) {
 
 }  // namespace
 
+namespace {
+
+// None: it has none that LibTorch knows.
+std::optional<double> rate_of(const torch::optim::OptimizerParamGroup& group) {
+  try {
+    return group.options().get_lr();
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
 void learning_rate_monitor::on_train_epoch_start(module& m, std::int64_t) {
   if (how_.every == learning_rate_monitor_options::interval::epoch) log_rates(m);
 }
@@ -96,7 +109,7 @@ void learning_rate_monitor::log_rates(module& m) const {
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const auto key = groups.size() > 1 ? fmt::format("{}/pg{}", name, i + 1) : name;
       const auto numbers = numbers_of(groups[i]);
-      log_common(m, key, groups[i].options().get_lr());
+      if (const auto rate = rate_of(groups[i])) log_common(m, key, *rate);
       if (how_.log_momentum) log_common(m, key + "-momentum", numbers.momentum);
       if (how_.log_weight_decay) log_common(m, key + "-weight_decay", numbers.weight_decay);
     }
@@ -239,8 +252,7 @@ void report_monitor::on_train_batch_start(module& m, const batch&, std::int64_t)
   if (!reports(m)) return;
   rates_.clear();
   for (const auto& one : m.optimizers_in_use()->all())
-    for (const auto& group : one.optimizer->param_groups())
-      rates_.push_back(group.options().get_lr());
+    for (const auto& group : one.optimizer->param_groups()) rates_.push_back(rate_of(group));
 }
 
 void report_monitor::on_train_batch_end(module& m, const step_output&, const batch& b,
@@ -249,8 +261,9 @@ void report_monitor::on_train_batch_end(module& m, const step_output&, const bat
   const auto every = m.strategy_in_use()->about().options.log_every_n_steps;
   if (m.at().step == step_ || m.at().step % std::max<std::int64_t>(every, 1) != 0) return;
   for (std::size_t i = 0; i < rates_.size(); ++i)
-    log_common(m, i == 0 ? "run/learning_rate" : fmt::format("run/learning_rate_{}", i + 1),
-               rates_[i]);
+    if (rates_[i])
+      log_common(m, i == 0 ? "run/learning_rate" : fmt::format("run/learning_rate_{}", i + 1),
+                 *rates_[i]);
   const std::chrono::duration<double> took = clock_() - since_;
   m.log("run/samples_per_second",
         took.count() > 0 ? static_cast<double>(samples_) / took.count() : 0,

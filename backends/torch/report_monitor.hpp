@@ -4,6 +4,7 @@
 #include "troupe/callbacks.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace troupe {
@@ -31,7 +32,8 @@ private:
   std::chrono::nanoseconds since_{-1};  // negative: not begun
   std::int64_t samples_ = 0;            // of this rank, since `since_`
   std::int64_t step_ = -1;              // of the newest batch
-  std::vector<double> rates_;           // of that step, by group
+  // Of that step, by group; none: LibTorch knows none.
+  std::vector<std::optional<double>> rates_;
 };
 
 }  // namespace troupe

@@ -1,7 +1,9 @@
 // Goal: data-parallel gradients equal those of one process that sees every sample.
 #include "backends/forwarding_communicator.hpp"
+#include "backends/torch/callback_catalog.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/callbacks.hpp"
 #include "troupe/data_parallel.hpp"
 #include "troupe/trainer.hpp"
 
@@ -507,4 +509,17 @@ TEST_CASE("an optimizer that keeps a state and saves none is refused where that 
   REQUIRE_FALSE(refused.ok());
   CHECK_THAT(refused.failed_with->record.what,
              Catch::Contains("optimizer 0 keeps a state that its class does not save"));
+}
+
+TEST_CASE("an optimizer without a rate that LibTorch knows has none in reports") {
+  torch_plugins plugins;
+  plugins.callbacks = {named_callback("figures"), learning_rate_monitor{}};
+  auto options = quick(2, 4, 3);
+  options.log_every_n_steps = 1;
+  const auto recipe =
+      recipe_for<regression>(plugins, std::make_shared<table_data>(16), steps_plainly(false));
+  const auto last = run_good_job({.recipe = recipe, .options = options})[0].loop.last;
+  CHECK(last.contains("run/samples_per_second"));
+  for (const auto& [name, number] : last)
+    CHECK_FALSE((name.starts_with("run/learning_rate") || name.starts_with("lr-")));
 }
