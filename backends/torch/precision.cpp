@@ -302,7 +302,8 @@ bool gradient_scaler::unscale(torch::optim::Optimizer& optimizer) {
         throw user_error(errc::job_failed,
                          "float16 gradients cannot be unscaled: with 16-mixed keep parameters in "
                          "float32, or train with 16-true");
-      kinds[{gradient.device().str(), gradient.scalar_type()}].push_back(gradient);
+      kinds[{gradient.device().str(), gradient.scalar_type()}].push_back(
+          gradient.is_sparse() ? gradient._values() : gradient);
     }
   found_.erase(&optimizer);
   if (kinds.empty()) return false;

@@ -223,11 +223,13 @@ TEST_CASE("a sparse gradient fails the rank after backward: the error names the 
     CHECK(text_of(end.error).find("table.weight has a sparse gradient") != std::string::npos);
 }
 
-TEST_CASE("one rank trains with sparse gradients, by hand too") {
+TEST_CASE("one rank trains with sparse gradients, by hand and in 16-mixed too") {
   const auto data = std::make_shared<table_data>(16);
-  const auto options = quick(1, 4, 6);
+  auto options = quick(1, 4, 6);
   const auto plain = trained<sparse_layer>(options, data);
   CHECK(distance(plain, trained<sparse_by_hand>(options, data)) == 0);
+  options.precision = precision_kind::f16_mixed;
+  CHECK(distance(plain, trained<sparse_layer>(options, data)) == 0);
 }
 
 TEST_CASE("an exception in the middle of backward releases the other ranks") {
