@@ -70,9 +70,9 @@ saved_module read_module(const std::string& path, const checkpoint_io* format) {
 
 void load_into(module& made, const saved_module& from) {
   made.configure_model();
+  load_state(made, from.state.model);
   const auto state = learner_json::parse_state(from.state.state);
   made.on_load_checkpoint(state.value("module", std::string{}));
-  load_state(made, from.state.model);
   made.eval();
 }
 

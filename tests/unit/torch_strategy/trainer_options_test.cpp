@@ -284,11 +284,15 @@ struct sized : module {
   }
   optimizers configure_optimizers() override { return torch::optim::SGD(parameters(), 0.1); }
   std::string on_save_checkpoint() override { return "\"said\""; }
-  void on_load_checkpoint(const std::string& json) override { loaded = json; }
+  void on_load_checkpoint(const std::string& json) override {
+    loaded = json;
+    loaded_bias = last->bias.detach().clone();
+  }
 
   sizes how_;
   torch::nn::Linear first{nullptr}, last{nullptr};
   std::string loaded;
+  at::Tensor loaded_bias;
 };
 
 sizes unusual() {
@@ -326,6 +330,7 @@ TEST_CASE("a module is made from a checkpoint with the hyper-parameters of the f
   CHECK(made->how_ == unusual());
   CHECK(made->hyper_parameters() == hyper_parameters_of(unusual()));
   CHECK(made->loaded == "\"said\"");
+  CHECK(made->loaded_bias.equal(made->last->bias));  // the hook comes after the weights
   CHECK_FALSE(made->is_training());
   std::map<std::string, at::Tensor> weights;
   for (const auto& item : made->named_parameters()) weights[item.key()] = item.value().detach();

@@ -125,7 +125,7 @@ struct saved_module {
 /// `format`: the recipe's own; null: Troupe's. Throws user_error (checkpoint).
 saved_module read_module(const std::string& path, const checkpoint_io* format = nullptr);
 
-/// Calls configure_model and on_load_checkpoint, loads the weights, and switches to evaluation.
+/// Calls configure_model, loads the weights, calls on_load_checkpoint, and switches to evaluation.
 /// Throws user_error (checkpoint) that names the tensors that do not fit.
 void load_into(module& made, const saved_module& from);
 
