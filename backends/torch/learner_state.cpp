@@ -210,7 +210,7 @@ void torch_learner::save(const std::string& path, const value& storage_options) 
   strategy_->save_checkpoint(std::move(taken), path, storage_options);
 }
 
-// A resume goes on in the epoch whose values the end of the fit has reported.
+// A resume goes on in the epoch whose values its end, or that of the fit, has reported.
 void torch_learner::exchange_logs_of_end() {
   if (!before_end_) return;
   std::swap(step_book_, before_end_->steps);

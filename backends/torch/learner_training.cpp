@@ -399,12 +399,14 @@ void torch_learner::handle(const hooks::on_train_epoch_end& h) {
   callbacks_.end_epoch(*module_, h.at.epoch, false);
   module_->on_train_epoch_end(h.at.epoch);
   strategy_->on_train_epoch_end(h.at.epoch);
+  if (callbacks_.has_monitors()) before_end_ = {step_book_, epoch_book_, logged_, steps_reported_};
   if (!steps_reported_) report_steps();
   report_non_finite();
   report(epoch_book_);
   if (callbacks_.has_monitors()) {
     callbacks_.end_epoch(*module_, h.at.epoch, true);
     report(epoch_book_);  // what they logged
+    before_end_.reset();
   }
   make_point_equal();
   books_ = nullptr;

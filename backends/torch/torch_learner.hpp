@@ -389,7 +389,7 @@ private:
     metrics logged;
     bool steps_reported;
   };
-  std::optional<logs> before_end_;  // before report_end
+  std::optional<logs> before_end_;  // before report_end, or the reports of an epoch's end
   struct prediction {
     std::int32_t dataloader;
     std::int64_t batch;

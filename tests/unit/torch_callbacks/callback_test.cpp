@@ -6,7 +6,9 @@
 #include "backends/torch/callback_catalog.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_callbacks/listeners.hpp"
+#include "tests/unit/torch_callbacks/resumed.hpp"
 #include "troupe/callbacks.hpp"
+#include "troupe/data_parallel.hpp"
 #include "troupe/trainer.hpp"
 
 #include "tests/support/catch.hpp"
@@ -356,4 +358,49 @@ TEST_CASE("impossible texts of callbacks are user_errors that list what is possi
       row{"timer", "max_seconds is 0: give the longest time"},
       row{"model_checkpoint,every_n_minutes=-1", "every_n_minutes is -1: give a number above 0"});
   CHECK_THROWS_WITH(named_callback(one.text), Catch::Contains(one.error));
+}
+
+TEST_CASE("a callback that monitors saves at an epoch's end: a resume reports the whole epoch") {
+  struct logging : regression {
+    step_output training_step(const batch& b, std::int64_t index) override {
+      log("by_epoch", static_cast<double>(index), {.on_step = false, .on_epoch = true});
+      return regression::training_step(b, index);
+    }
+  };
+  struct saves : callback {
+    bool monitors() const override { return true; }
+    void on_train_epoch_end(module& m, std::int64_t) override { m.save_checkpoint("there"); }
+  };
+  struct keeps : data_parallel {
+    keeps(strategy_parts parts, std::shared_ptr<snapshot_ptr> to)
+        : data_parallel(std::move(parts)), to_(std::move(to)) {}
+    snapshot_ptr save_checkpoint(snapshot_ptr what, const std::string& path,
+                                 const value&) override {
+      if (!path.empty() && rank() == 0) *to_ = what;
+      return what;
+    }
+    std::shared_ptr<snapshot_ptr> to_;
+  };
+  const auto kept = std::make_shared<snapshot_ptr>();
+  torch_plugins plugins;
+  plugins.callbacks = {saves{}};
+  plugins.strategies["keeps"] = [=](strategy_parts parts) {
+    return std::make_unique<keeps>(std::move(parts), kept);
+  };
+  auto options = quick(2, 3, 5);
+  options.max_steps.reset();
+  options.max_epochs = 1;
+  options.strategy = own_name{"keeps"};
+  const auto data = std::make_shared<table_data>(30, 4, 12);
+  const auto reported = [](const std::vector<rank_end>& ends) {
+    metrics all;
+    for (const auto& row : ends[0].rows)
+      for (const auto& [name, number] : row.logged) all[name] = number;
+    return all;
+  };
+  const auto whole =
+      reported(run_good_job({.recipe = recipe_for<logging>(plugins, data), .options = options}));
+  CHECK(whole.at("by_epoch") == 2);
+  REQUIRE(*kept);
+  CHECK(reported(resumed<logging>(*kept, plugins, data, options)) == whole);
 }
