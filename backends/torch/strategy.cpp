@@ -325,11 +325,18 @@ void write_now(const checkpoint_io& format, const snapshot& what, const std::str
       throw user_error(errc::checkpoint, result.text);
   };
   run(storage_ops::remove{part});
-  run(storage_ops::make_folder{part});
-  for (auto& file : files_of(format, what))
-    run(storage_ops::write{part / file.name, std::move(file.chunks)});
-  run(storage_ops::sync_folder{part});
-  run(storage_ops::rename{part, folder});
+  try {
+    run(storage_ops::make_folder{part});
+    for (auto& file : files_of(format, what))
+      run(storage_ops::write{part / file.name, std::move(file.chunks)});
+    run(storage_ops::sync_folder{part});
+    run(storage_ops::rename{part, folder});
+  } catch (...) {
+    // A rename that failed late has made `part` the former one, which a loss of power brings back.
+    if (!perform(above, storage_ops::sync_folder{above}).error)
+      perform(above, storage_ops::remove{part});
+    throw;
+  }
   run(storage_ops::sync_folder{above});
 }
 

@@ -365,20 +365,6 @@ TEST_CASE("rank 0 removes a checkpoint through the port that wrote it") {
   CHECK(files->removed == std::vector<std::string>{"run/step-00000001"});
 }
 
-TEST_CASE("save_checkpoint takes a path with a slash at its end") {
-  struct saving : regression {
-    explicit saving(std::string to) : to_(std::move(to)) {}
-    void on_train_end() override { save_checkpoint(to_); }
-    std::string to_;
-  };
-  const temporary_folder folder;
-  const auto path = folder.path() / "saved";
-  run_good_job({.recipe = recipe_for<saving>(std::make_shared<table_data>(8), path.string() + "/"),
-                .options = quick(2, 2, 2)});
-  CHECK(std::filesystem::exists(path / "model.safetensors"));
-  CHECK_FALSE(std::filesystem::exists(path / "..tmp"));
-}
-
 namespace {
 
 struct saving_at_end : regression {
@@ -389,14 +375,21 @@ private:
   std::string to_;
 };
 
-std::string saved_to(const std::filesystem::path& path) {
-  const auto data = std::make_shared<table_data>(8);
-  return text_of(run_job({.recipe = recipe_for<saving_at_end>(data, path.string()),
-                          .options = quick(2, 2, 2)})[0]
-                     .error);
+std::string saved_to(const std::filesystem::path& path, const torch_plugins& plugins = {}) {
+  const auto recipe = make_recipe([&] { return std::make_shared<saving_at_end>(path.string()); },
+                                  std::make_shared<table_data>(8), plugins);
+  return text_of(run_job({.recipe = recipe, .options = quick(2, 2, 2)})[0].error);
 }
 
 }  // namespace
+
+TEST_CASE("save_checkpoint takes a path with a slash at its end") {
+  const temporary_folder folder;
+  const auto path = folder.path() / "saved";
+  CHECK(saved_to(path.string() + "/") == "nothing");
+  CHECK(std::filesystem::exists(path / "model.safetensors"));
+  CHECK_FALSE(std::filesystem::exists(path / "..tmp"));
+}
 
 TEST_CASE("save_checkpoint to what is no checkpoint: the path is refused, and nothing is removed") {
   const temporary_folder folder;
@@ -419,6 +412,20 @@ TEST_CASE("save_checkpoint replaces an empty folder, and a checkpoint") {
   std::filesystem::remove(path / "model.safetensors");
   CHECK(saved_to(path) == "nothing");
   CHECK(std::filesystem::exists(path / "model.safetensors"));
+}
+
+TEST_CASE("a save_checkpoint that fails leaves nothing of what it wrote") {
+  struct one_too_long : one_checkpoint {
+    std::vector<checkpoint_file> encode(const snapshot&) const override {
+      const auto bytes = std::make_shared<const std::vector<std::byte>>(3);
+      return {{"a", {bytes}}, {std::string(300, 'x'), {bytes}}, {commit_file(), {bytes}}};
+    }
+  };
+  const temporary_folder folder;
+  const auto path = folder.path() / "best" / "epoch-3";
+  CHECK_THAT(saved_to(path, {.checkpoints = std::make_shared<one_too_long>()}),
+             Catch::Contains("xxx: File name too long"));
+  CHECK(std::filesystem::is_empty(path.parent_path()));
 }
 
 TEST_CASE("a job that begins with a fit's weights gets the module's saved text") {
