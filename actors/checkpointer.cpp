@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -136,7 +137,7 @@ struct checkpointer_state {
   void feed(const checkpointing::event& e);
   void report(checkpoint_report what);
   storage_op port_operation(const checkpointing::operation& what) const;
-  std::string swept_by(const checkpointing::operation& what) const;
+  std::string left_of(const checkpointing::operation& what) const;
 
   void carry_out(const checkpointing::open& a);
   void carry_out(const checkpointing::drop& a);
@@ -191,27 +192,34 @@ storage_op checkpointer_state::port_operation(const checkpointing::operation& wh
       what);
 }
 
-// A leftover `.step-N.tmp` of an earlier job is what a crash left of `step-N`. Empty: of none, or
-// of one that is there again.
-std::string checkpointer_state::swept_by(const checkpointing::operation& what) const {
+// A leftover `.step-N.tmp` is what a crash or a failed write left of `step-N`. Empty: of none, or
+// of one that is there.
+std::string checkpointer_state::left_of(const checkpointing::operation& what) const {
   const auto* removes = std::get_if<storage_ops::remove>(&what);
   if (!removes) return {};
   const std::filesystem::path hidden{removes->path};
   auto name = hidden.stem().string();
   name.erase(0, 1);
-  if (step_of_checkpoint_folder(name) < 0 || listed.contains(name)) return {};
+  const auto step = step_of_checkpoint_folder(name);
+  const auto written = std::ranges::find(machine->kept(), step, &kept_checkpoint::step);
+  if (step < 0 || listed.contains(name) || written != machine->kept().end()) return {};
   return (hidden.parent_path() / name).string();
 }
 
 void checkpointer_state::carry_out(const checkpointing::store& a) {
-  const bool retires = machine->phase() == checkpointing::phase::retiring;
+  using checkpointing::phase;
+  const auto now_in = machine->phase();
+  const bool retires = now_in == phase::retiring;
   if (const auto* renames = std::get_if<storage_ops::rename>(&a.what); renames && retires)
     retiring = renames->from;
+  const bool clears = now_in == phase::sweeping || now_in == phase::undoing;
+  if (clears) retiring = left_of(a.what);
   std::function<std::string()> then;
-  if (machine->phase() == checkpointing::phase::sweeping) retiring = swept_by(a.what);
-  const bool sweeps = machine->phase() == checkpointing::phase::sweeping && !retiring.empty();
-  if ((retires || sweeps) && std::holds_alternative<storage_ops::remove>(a.what))
+  if ((retires || clears) && !retiring.empty() &&
+      std::holds_alternative<storage_ops::remove>(a.what)) {
+    listed.erase(std::filesystem::path{retiring}.filename().string());
     then = [io = io, folder = retiring] { return remove_in_format(*io, folder); };
+  }
   auto op = port_operation(a.what);
   auto now = std::make_shared<awaited_operation>(a.number, storage_path(op),
                                                  checkpointer_actor{self}, std::move(then));

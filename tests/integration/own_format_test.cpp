@@ -109,6 +109,23 @@ private:
   done_function last_;
 };
 
+// The machine's files on a disk that is full when a file with this end of a path is written.
+class full_once : public storage {
+public:
+  explicit full_once(std::string end) : end_(std::move(end)) {}
+  void submit(storage_op op, std::function<void(storage_result)> done) override {
+    const auto* writes = std::get_if<storage_ops::write>(&op);
+    if (!writes || !writes->path.ends_with(end_) || std::exchange(was_full_, true))
+      return files_->submit(std::move(op), std::move(done));
+    done({std::make_error_code(std::errc::no_space_on_device), "the disk is full", {}, {}});
+  }
+
+private:
+  const std::string end_;
+  bool was_full_ = false;
+  std::shared_ptr<storage> files_ = local_ports().files;
+};
+
 integer_options on_threads() {
   integer_options options;
   options.can_wait = true;
@@ -223,6 +240,50 @@ TEST_CASE("leftovers of a crash: the recipe's format removes its own", "[session
   REQUIRE(second.late.size() == (format->fails ? 1 : 0));
   if (format->fails)
     CHECK_THAT(second.late[0].what, Catch::Contains("the checkpoint IO has not removed it"));
+}
+
+TEST_CASE("a write that fails: the recipe's format removes its own unless the step is there",
+          "[session]") {
+  own_run own;
+  auto& [folder, format, what] = own;
+  what.options.checkpoint.keep_last = 9;
+  session plain{boost::asio::system_executor{}};
+  const auto first = plain.run(what);
+  REQUIRE(first.ok());
+  const auto second = checkpoint_folder_name(2 * first.loop.steps);
+  const auto third = checkpoint_folder_name(3 * first.loop.steps);
+  what.resume = first.last_checkpoint;
+  const auto full_at = [&](const std::string& step, std::int64_t epochs) {
+    auto world = local_ports();
+    world.files = std::make_shared<full_once>("." + step + ".tmp/own.commit");
+    session s{boost::asio::system_executor{}, world};
+    what.options.max_epochs = epochs;
+    const auto end = s.run(what);
+    REQUIRE_FALSE(end.ok());
+    CHECK(end.failed_with->record.what == "the disk is full");
+    return std::exchange(format->removed, {});
+  };
+  CHECK(full_at(second, 2) == std::vector{second});
+
+  what.options.max_epochs = 3;
+  REQUIRE(plain.run(what).ok());
+  CHECK(full_at(second, 2).empty());  // that of the other branch is there
+  CHECK(std::filesystem::exists(folder.path() / "run" / "checkpoints" / second));
+
+  // The other branch's third one is removed before this one's third is written.
+  std::promise<void> removed;
+  format->at_remove = [&, once = std::make_shared<std::once_flag>()] {
+    std::call_once(*once, [&] { removed.set_value(); });
+  };
+  auto options = on_threads();
+  options.load = [format = format](const std::string& path) { return format->read(path); };
+  options.at_hook = [&, after = removed.get_future().share()](const learner_context&,
+                                                              const hook& h) {
+    if (name(h) == "on_train_epoch_start" && where(h).epoch == 2)
+      after.wait_for(std::chrono::seconds{20});
+  };
+  what.recipe = std::make_shared<own_recipe>(options, format);
+  CHECK(full_at(third, 3) == std::vector{third, third});
 }
 
 TEST_CASE("a format that is slow to remove its own: the ranks train on meanwhile", "[session]") {

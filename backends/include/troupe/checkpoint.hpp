@@ -80,8 +80,9 @@ public:
   /// Removes one checkpoint, so that no reader ever finds a part of it. No error if it does not
   /// exist. Refuses folders that are not called `step-...`. The checkpointer removes a folder that
   /// is not kept through the storage port, and calls this after it, on the thread that answers the
-  /// removal: for what the format keeps elsewhere. At its start it does the same for what a crash
-  /// left half-written or half-removed, which may never have been complete. Not for a folder that
+  /// removal: for what the format keeps elsewhere. It does the same after a write that failed,
+  /// unless an older checkpoint of that step is there, and at its start for what a crash left
+  /// half-written or half-removed, which may never have been complete. Not for a folder that
   /// something else has removed, or that could not be removed.
   virtual void remove(const std::string& folder) const = 0;
   /// What `--resume latest` means in the run's folder `run`: the checkpoint that the link `latest`
