@@ -166,7 +166,7 @@ program_end doctor(bool json, const context& around) {
                          {"cluster_environment", environment_of(around)},
                          {"problems", problems(around, cores)}};
   if (json) {
-    around.screen.result(all.dump());
+    around.screen.result(all.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
   } else {
     print(all, around.screen);
   }

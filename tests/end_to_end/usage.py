@@ -247,6 +247,12 @@ def story_reading_commands_print_json_with_a_schema(folder):
     check_equal(sorted(inspected["files"][0]), ["bytes", "hash", "name"])
 
 
+def story_doctor_prints_bytes_that_are_no_text(folder):
+    launcher = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "\udcff", "SLURM_PROCID": "0"}  # the byte 0xff
+    named = check_code(troupe("doctor", "--json", **launcher), 0).json()["problems"]
+    check(any("SLURM_NTASKS" in one and "\ufffd" in one for one in named), named)
+
+
 def story_models_prints_the_layers_of_each_model(folder):
     plain, layered = (check_code(troupe("models", *more), 0).out for more in ([], ["--layers"]))
     check("Linear" not in plain, plain)
