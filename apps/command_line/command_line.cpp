@@ -9,6 +9,7 @@
 #include <CLI/Formatter.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe::program {
 
@@ -93,8 +94,10 @@ std::vector<std::string> with_empty_values(const CLI::App& app, std::vector<std:
 }
 
 void refuse_extras(const CLI::App& app) {
+  bool flags_end = false;
   for (const auto& extra : app.remaining()) {
-    const bool flag = extra.starts_with("-");
+    if (extra == "--" && !std::exchange(flags_end, true)) continue;
+    const bool flag = extra.starts_with("-") && !flags_end;
     const auto name = extra.substr(0, extra.find('='));
     throw user_error(errc::bad_usage,
                      fmt::format("unknown {} \"{}\"{}\n`{} --help` lists what there is",

@@ -253,6 +253,17 @@ def story_doctor_prints_bytes_that_are_no_text(folder):
     check(any("SLURM_NTASKS" in one and "\ufffd" in one for one in named), named)
 
 
+def story_what_follows_the_end_of_flags_is_no_flag(folder):
+    run = os.path.join(folder, "-r1")
+    check_code(fit(run, "--max-steps", "1"), 0)
+    there = ["bash", "-c", 'cd "$0" && exec "$@"', folder]
+    for arguments in (["status", "--", "-r1"], ["report", "--json", "--", "-r1"]):
+        check_in("-r1", check_code(troupe(*arguments, before=there), 0).out)
+    for arguments in (["status", "--", "-r1", "-r2"], ["status", "-r1"], ["status", "--", "-r1", "--"]):
+        check_code(troupe(*arguments, before=there), 2)
+    check_in('unknown argument "-r2"', troupe("status", "--", "-r1", "-r2", before=there).err)
+
+
 def story_models_prints_the_layers_of_each_model(folder):
     plain, layered = (check_code(troupe("models", *more), 0).out for more in ([], ["--layers"]))
     check("Linear" not in plain, plain)
