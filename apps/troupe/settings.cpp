@@ -65,6 +65,13 @@ setting_value integers_or_text(const std::string& text) {
   return numbers;
 }
 
+// `["a", "b"]`; any other text is the only one.
+words texts_in(const std::string& text) {
+  const auto list = nlohmann::json::parse(text, nullptr, false);
+  const auto is_text = [](const nlohmann::json& one) { return one.is_string(); };
+  return list.is_array() && std::ranges::all_of(list, is_text) ? list.get<words>() : words{text};
+}
+
 std::string range_problem(const setting& what, double number) {
   const bool below = what.low_excluded ? number <= what.low : number < what.low;
   if (!std::isfinite(number)) return "must be finite";
@@ -226,7 +233,7 @@ checked read_text(const setting& what, const std::string& text) {
     case kind::choice:
     case kind::words: return check(what, text);
     case kind::integers: return check(what, integers_or_text(text));
-    case kind::texts: return check(what, words{text});
+    case kind::texts: return check(what, texts_in(text));
     case kind::devices: {
       auto value = text.find_first_of(",[") == std::string::npos ? number_or_text(text)
                                                                  : integers_or_text(text);

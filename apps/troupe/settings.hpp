@@ -99,7 +99,8 @@ struct checked {
 };
 checked check(const setting& what, setting_value value);
 
-/// Reads text as the setting's type: `10` and `0.5` for a limit, `[1, 2]` or `1,2` for lists.
+/// Reads text as the setting's type: `10` and `0.5` for a limit, `[1, 2]` or `1,2` for lists of
+/// integers, `["a", "b"]` for a list of texts, or one of them.
 checked read_text(const setting& what, const std::string& text);
 
 /// A value as TOML writes it: `"mlp"`, `[256, 128]`, `0.05`. Nothing for what is not set.

@@ -264,6 +264,16 @@ def story_what_follows_the_end_of_flags_is_no_flag(folder):
     check_in('unknown argument "-r2"', troupe("status", "--", "-r1", "-r2", before=there).err)
 
 
+def story_a_variable_holds_a_list_of_texts(folder):
+    def callbacks(text):
+        lines = check_code(troupe("config", "print", TROUPE_CALLBACK=text), 0).out.splitlines()
+        return next(line for line in lines if line.startswith("callbacks"))
+
+    check_in('callbacks = ["ema", "lr_monitor"]', callbacks('["ema","lr_monitor"]'))
+    check_in('callbacks = ["ema"]', callbacks("ema"))
+    check_in('callbacks = ["[ema"]', callbacks("[ema"))
+
+
 def story_models_prints_the_layers_of_each_model(folder):
     plain, layered = (check_code(troupe("models", *more), 0).out for more in ([], ["--layers"]))
     check("Linear" not in plain, plain)
