@@ -196,10 +196,11 @@ std::string toml_text(const setting_value& value) {
     std::string operator()(std::monostate) const { return {}; }
     std::string operator()(bool x) const { return x ? "true" : "false"; }
     std::string operator()(std::int64_t x) const { return fmt::format("{}", x); }
-    // A float of TOML has a fraction or an exponent, and a digit after the point: not 1.e+30.
+    // A float of TOML has a fraction or an exponent, and a digit after the point: not 1.e+30. Or it
+    // is nan or inf.
     std::string operator()(double x) const {
       auto text = fmt::format("{}", x);
-      if (text.find_first_of(".e") == std::string::npos) text += ".0";
+      if (text.find_first_of(".en") == std::string::npos) text += ".0";
       return text;
     }
     std::string operator()(const std::string& x) const {

@@ -36,6 +36,9 @@ def story_wrong_keys_and_values_are_configuration_errors_with_suggestions(folder
     refused(3, ["ranks", "0", "1"], "fit", "--run-dir", run, "--ranks", 0)
     refused(3, ["TROUPE_RANKS", "an integer"], "fit", "--run-dir", run, TROUPE_RANKS="many")
     with open(config, "w", encoding="utf-8") as f:
+        f.write("gradient_clip_val = nan\n")
+    refused(3, ["gradient_clip_val = nan (file", "must be finite"], "fit", "--run-dir", run, "--config", config)
+    with open(config, "w", encoding="utf-8") as f:
         f.write("ranks = 2\n\n[optimiser]\nlearning_rate = 0.1\n")
     refused(3, ["job.toml:4", "optimizer.learning_rate"], "fit", "--run-dir", run, "--config", config)
     refused(3, ["throw@rank=0,hook=trainin_step", '"training_step"'], "fit", "--run-dir", run, "--fault",
