@@ -16,6 +16,11 @@ using nlohmann::ordered_json;
 // Throws user_error: nothing runs there, or the program there refuses.
 void request_of(const context& around, const std::string& run, const ordered_json& what) {
   const auto said = ask_program(run, what.dump());
+  if (!said && is_running(run) && is_job_of_service(run))
+    throw user_error(errc::bad_configuration,
+                     fmt::format("{} is a job of troupe_service: ask that, on its page or by POST "
+                                 "/v1/jobs/NAME/{}",
+                                 run, what["command"].get<std::string>()));
   if (!said)
     throw user_error(
         errc::bad_configuration,

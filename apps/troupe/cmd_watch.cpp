@@ -1,6 +1,7 @@
 #include "apps/command_line/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/run_files.hpp"
+#include "apps/troupe/run_folder.hpp"
 #include "apps/troupe/run_status.hpp"
 #include "backends/telemetry/rank_figures.hpp"
 
@@ -77,8 +78,10 @@ std::string progress_text(const ordered_json& live) {
 std::vector<std::string> picture_of(const ordered_json& all) {
   const auto& live = all["live"];
   if (!live.is_object())
-    return {fmt::format("{}: {}; its program does not answer yet", plain(all, "run_folder"),
-                        plain(all, "state"))};
+    return {fmt::format("{}: {}; {}", plain(all, "run_folder"), plain(all, "state"),
+                        is_job_of_service(plain(all, "run_folder"))
+                            ? "ask its troupe_service, on its page or by GET /v1/jobs/NAME"
+                            : "its program does not answer yet")};
   std::vector<std::string> lines{
       fmt::format("{}: {} ({}), generation {}, ranks {}, shards {}", plain(all, "run_folder"),
                   plain(live, "state"), plain(live, "stage"), plain(live, "generation"),

@@ -31,11 +31,6 @@ std::optional<std::string> text_of(const std::string& folder, const char* name,
   return std::nullopt;
 }
 
-// A job of troupe_service has its events and metrics in one file.
-bool has_journal(const std::string& folder) {
-  return std::filesystem::is_regular_file(path_in(folder, journal_file));
-}
-
 // Calls `take` with each whole line of the journal that is of this kind.
 void read_journal(const std::string& folder, std::string_view kind, const note_taker& note,
                   const std::function<void(std::string_view, const ordered_json&)>& take) {
@@ -200,7 +195,7 @@ ordered_json last_event(const std::string& folder) {
 
 run_events read_events(const std::string& folder, std::size_t most, const note_taker& note) {
   std::vector<ordered_json> all;
-  if (has_journal(folder)) {
+  if (is_job_of_service(folder)) {
     const note_taker noted_by_curves = [](const std::string&) {};
     read_journal(folder, "lifecycle", noted_by_curves,
                  [&](std::string_view line, const ordered_json&) {
@@ -232,7 +227,7 @@ run_events read_events(const std::string& folder, std::size_t most, const note_t
 std::vector<metric_points> read_curves(const std::string& folder, std::size_t most,
                                        const note_taker& note) {
   std::vector<metric_points> all;
-  if (has_journal(folder)) {
+  if (is_job_of_service(folder)) {
     for (const auto& one : journal_series(folder, note)) all.push_back(thinned(one, most));
     return all;
   }

@@ -119,10 +119,15 @@ void run_folder::write(const char* name, const std::string& text) const {
   replace_text_file(file(name), text);
 }
 
+bool is_job_of_service(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::is_regular_file(folder / journal_file, ignored);
+}
+
 bool is_running(const fs::path& folder) {
   std::error_code ignored;
   // A service locks a file beside the folder of its jobs, `SERVICE/lock` of `SERVICE/jobs/NAME`.
-  const bool of_service = fs::exists(folder / journal_file, ignored);
+  const bool of_service = is_job_of_service(folder);
   if (of_service && fs::exists(folder / result_file, ignored)) return false;
   const auto service = fs::weakly_canonical(folder / ".." / ".." / "lock", ignored);
   const int lock = of_service ? ::open(service.c_str(), O_RDONLY | O_CLOEXEC) : open_folder(folder);

@@ -48,6 +48,10 @@ private:
   int lock_ = -1;
 };
 
+/// Whether the folder is that of a job of troupe_service, which has its events and metrics in one
+/// file.
+bool is_job_of_service(const std::filesystem::path& folder);
+
 /// Whether a program runs in this folder now. Of a job of troupe_service: whether a service runs
 /// that holds the job, and the job has no result.
 bool is_running(const std::filesystem::path& folder);

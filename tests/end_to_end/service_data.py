@@ -10,8 +10,8 @@ import socket
 import subprocess
 import sys
 
-from troupe_program import check, check_equal, check_in, main
-from troupe_service import SERVICE, Service, changed
+from troupe_program import PROGRAM, check, check_code, check_equal, check_in, main, troupe
+from troupe_service import ENDLESS, SERVICE, Service, changed
 
 BYTES = 200_000  # more than a checkpoint, less than a journal
 # Python ignores the signal of a write beyond the limit. The program starts with its default, as in a shell.
@@ -52,6 +52,22 @@ def story_options_that_cannot_be_are_refused(folder):
         status, text = service.ask("POST", "/v1/jobs", {"options": options})
         check_equal(status, 400, text)
         check_in(part, text)
+    check_equal(service.end(), 0)
+
+
+def story_the_program_names_the_service_of_a_job(folder):
+    service = Service(folder)
+    service.start(ENDLESS, "run")
+    place = os.path.join(folder, "jobs", "run")
+    service.wait_for_step("run", 1)
+    for arguments in (["stop", place], ["scale", place, "--ranks", 1]):
+        ended = check_code(troupe(*arguments), 3)
+        check_in(f"{place} is a job of troupe_service: ask that, on its page or by POST /v1/jobs/NAME/{arguments[0]}",
+                 ended.err)
+    watch = subprocess.Popen([PROGRAM, "watch", place], stdout=subprocess.PIPE, text=True)
+    check_in(f"{place}: running; ask its troupe_service", watch.stdout.readline())
+    watch.kill()
+    watch.communicate()
     check_equal(service.end(), 0)
 
 
