@@ -197,7 +197,10 @@ struct http_server::server::visit_over : visit, std::enable_shared_from_this<vis
 
   http_request request_of(const http::request<http::string_body>& from) const {
     http_request all;
-    const auto target = from.target();
+    auto target = from.target();
+    // The form that a client sends to a proxy: a scheme and an authority before the path.
+    if (const auto scheme = target.find("://"); !target.starts_with('/') && scheme != target.npos)
+      target.remove_prefix(std::min(target.find('/', scheme + 3), target.size()));
     const auto end = std::min(target.find('?'), target.size());
     all.method = std::string{from.method_string()};
     all.path = std::string{target.substr(0, end)};

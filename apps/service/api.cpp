@@ -78,7 +78,9 @@ std::optional<http_answer> refusal(const http_request& asked, const access& who)
 }
 
 json body_of(const http_request& asked) {
-  if (!asked.header("Content-Type").starts_with("application/json"))
+  auto type = in_lower_case(asked.header("Content-Type"));
+  type.resize(std::min(type.find_first_of("; \t"), type.size()));
+  if (type != "application/json")
     throw refused(415, "send JSON, with Content-Type: application/json");
   auto body = json::parse(asked.body.empty() ? "{}" : asked.body, nullptr, false);
   if (!body.is_object()) throw refused(400, "the body is no JSON object");
