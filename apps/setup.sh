@@ -8,6 +8,7 @@
 # --nccl            NCCL and the headers of the CUDA runtime as well, from PyPI, for machines with GPUs (about 200 MB)
 # TROUPE_TORCH=DIR  use the LibTorch in DIR, which holds share/cmake/Torch, instead of installing one.
 set -euo pipefail
+[[ -z ${TROUPE_TORCH:-} ]] || TROUPE_TORCH=$(realpath -m "$TROUPE_TORCH")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 torch=torch==2.13.0

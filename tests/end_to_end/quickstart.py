@@ -1,4 +1,5 @@
-"""Goal: flags of apps/quickstart.sh add to its defaults. Its set-up and its build are replaced by empty scripts."""
+"""Goal: flags of apps/quickstart.sh add to its defaults. Its set-up and its build are replaced by empty scripts.
+apps/setup.sh takes the folder of a LibTorch from where the user stands."""
 
 import os
 import shutil
@@ -63,6 +64,22 @@ def story_a_resumed_run_keeps_its_model(folder):
     again = quickstart(folder, run, "--resume", "latest", "--max-steps", "2")
     check_in('name = "mlp"', again)
     check("max_steps = 2" in again, again)
+
+
+def story_a_libtorch_is_named_from_where_the_user_stands(folder):
+    here = checkout(folder)
+    shutil.copy(os.path.join(APPS, "setup.sh"), os.path.join(here, "apps"))
+    executable(os.path.join(here, "tools", "dpkg-query"), 'shift 3; for one; do echo "installed $one"; done\n')
+    executable(os.path.join(here, "tools", "cmake"), 'echo "$@"\n')
+    os.makedirs(os.path.join(folder, "libtorch/share/cmake/Torch"))
+    with open(os.path.join(folder, "libtorch/share/cmake/Torch/TorchConfig.cmake"), "w", encoding="utf-8"):
+        pass
+    path = os.path.join(here, "tools") + os.pathsep + os.environ["PATH"]
+    ended = subprocess.run(["bash", "checkout/apps/setup.sh"], cwd=folder, capture_output=True, text=True, check=False,
+                           env=environment({"TROUPE_TORCH": "libtorch", "PATH": path}))
+    check_equal(ended.returncode, 0, ended.stderr)
+    with open(os.path.join(here, "build", "setup.log"), encoding="utf-8") as f:
+        check_in(f"-DTROUPE_TORCH={os.path.realpath(folder)}/libtorch", f.read())
 
 
 if __name__ == "__main__":
