@@ -21,7 +21,8 @@ program_end print(const schema& all, const given& what, const context& around) {
   return {};
 }
 
-// Prints all errors in the settings. Only `fit` finds errors that show when the job starts.
+// Prints all keys, types and ranges that are wrong, or else the first error of what settings say
+// together. Only `fit` finds errors that show when the job starts.
 program_end validate(const schema& all, const std::string& file, bool json, const context& around) {
   auto& screen = around.screen;
   std::vector<std::string> errors;
