@@ -137,6 +137,8 @@ struct placed_options {
   /// All of them are on this host, so that other hosts cannot connect to this process.
   bool one_host = true;
   bool outlive_loss = false;  ///< placed_processes
+  /// A descriptor that process 0 needs from its launcher: it has a copy at `kept_descriptor`.
+  std::optional<int> keep{};
 };
 std::shared_ptr<rank_launcher> placed_launcher(const placed_options& options);
 

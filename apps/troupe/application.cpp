@@ -8,6 +8,7 @@
 #include "apps/troupe/torch_catalog.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "backends/mpi/mpi.hpp"
+#include "backends/processes/arguments.hpp"
 #include "backends/processes/rendezvous_kinds.hpp"
 #include "backends/torch/tcp_store.hpp"
 #include "troupe/failure.hpp"
@@ -18,6 +19,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -36,8 +38,10 @@ public:
       : by_(program::launched_by(from)), mpi_(std::make_shared<mpi_backend>(of_mpirun(from))) {
     if (!by_) return;
     const bool over_mpi = by_->over == communicator_kind::mpi;
-    ranks_ = placed_launcher(
-        {.world = by_->place.world, .one_host = by_->one_host(), .outlive_loss = !over_mpi});
+    ranks_ = placed_launcher({.world = by_->place.world,
+                              .one_host = by_->one_host(),
+                              .outlive_loss = !over_mpi,
+                              .keep = over_mpi ? by_->pmi_descriptor : std::nullopt});
     if (over_mpi) return;
     store_ = tcp_store(place_of_store());
   }
@@ -82,6 +86,12 @@ public:
                                         until - std::chrono::steady_clock::now()));
     } catch (const user_error&) {  // they have a limit, too
     }
+  }
+
+  // In the child for rank 0, where the descriptor of PMI has another number. MPI reads it when it
+  // starts.
+  void be_child() const {
+    if (by_ && by_->pmi_descriptor) ::setenv("PMI_FD", std::to_string(kept_descriptor).c_str(), 1);
   }
 
   // Runs this process as a rank. `join_info`: of rank 0's process, which passes it on.
@@ -234,8 +244,10 @@ int run_parts(const application::facts& about, const detail::own_parts& parts, i
   };
   // A rank's process, of --placement processes: it ends with its rank, without destructors.
   if (const auto code = run_rank_if_child(count, arguments, {recipe, world})) ::_exit(*code);
-  if (const auto join_info = placed_child(count, arguments))
+  if (const auto join_info = placed_child(count, arguments)) {
+    others->be_child();
     ::_exit(end_as_rank(*others, *join_info, {recipe, world}));
+  }
   const context around{.screen = screen,
                        .learning = *learning,
                        .world = world,

@@ -183,6 +183,7 @@ std::optional<launched> by_mpirun(const cluster_facts& from) {
     if (!own || !all || *own < 0 || *own >= *all) continue;
     launched by{.place = {*own, *all}, .by = "mpirun", .count = "-n"};
     by.per_host = (here ? here : number_of(from, "MPI_LOCALNRANKS")).value_or(0);
+    by.pmi_descriptor = number_of(from, "PMI_FD");
     if (rank == std::string_view{"PMI_RANK"} && is_pmi_of_srun(from, by.place)) {
       by.by = "srun";
       count_hosts(by, from);

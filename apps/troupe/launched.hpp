@@ -23,6 +23,8 @@ struct launched {
   communicator_kind over = communicator_kind::mpi;
   std::int32_t per_host = 0;  ///< processes on each host, or on the first ones; 0: not known
   std::int32_t hosts = 0;     ///< 0: not known. If known: the last ones may have a process fewer
+  /// For mpi: the open descriptor over which MPICH's mpirun or srun's PMI starts MPI, if any.
+  std::optional<int> pmi_descriptor{};
   /// Not for mpi: where the processes learn of each other (backends/torch/tcp_store.hpp), and
   /// whether the launcher serves that itself.
   /// @{

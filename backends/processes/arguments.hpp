@@ -14,6 +14,8 @@ namespace troupe {
 inline constexpr int link_descriptor = 3;
 inline constexpr int black_box_descriptor = 4;
 inline constexpr int first_other_descriptor = 5;
+/// In rank 0's process among placed ones: placed_options::keep. The link's is for the join info.
+inline constexpr int kept_descriptor = 4;
 
 struct rank_arguments {
   process_identity who;

@@ -194,6 +194,7 @@ private:
     } else {
       std::vector<file_descriptor> inherited;
       inherited.emplace_back(ends[0]);
+      if (options_.keep) keep(*options_.keep, inherited);
       const file_descriptor to{ends[1]};
       const auto text = to_text(door_->where());  // less than a pipe holds
       if (::write(to.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
@@ -209,6 +210,12 @@ private:
     }
     watch_.emplace(loop_, watched);
     wait_for_child_end();
+  }
+
+  // Without the descriptor, which may be closed, MPI says what it lacks.
+  static void keep(int descriptor, std::vector<file_descriptor>& inherited) {
+    const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, kept_descriptor + 1);
+    if (copy >= 0) inherited.emplace_back(copy);
   }
 
   void wait_for_child_end() {

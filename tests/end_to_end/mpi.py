@@ -122,6 +122,20 @@ def story_sigterm_to_the_first_process_stops_at_a_step_boundary_and_resumes(fold
     check_stop_and_resume(folder, under(2), "OMPI_COMM_WORLD_RANK=0")
 
 
+def story_the_process_of_rank_0_has_the_descriptor_of_pmi(folder):
+    """MPICH's mpirun and srun's PMI start MPI over it."""
+    run, socket, place = os.path.join(folder, "run"), os.path.join(folder, "socket"), {"rank": 1, "step": 5}
+    launch = under(2)
+    launch["before"] += ["bash", "-c", f'exec 9>>{socket}; PMI_FD=9 exec "$0" "$@"']
+    traced = Traced(run, hold=("on_train_batch_start", place), **launch)
+    traced.wait_for("on_train_batch_start", **place)
+    head = int(head_of(run, "OMPI_COMM_WORLD_RANK=0"))
+    child, = [pid for pid, parent in processes_of(run) if int(parent) == head]
+    check(os.path.samefile(f"/proc/{child}/fd/4", socket))
+    traced.release()
+    check_code(traced.end(), 0)
+
+
 def story_a_number_of_ranks_other_than_that_of_mpirun_is_refused_once(folder):
     run = os.path.join(folder, "run")
     ended = check_code(fit(run, "--ranks", "3", **under(2)), 3)

@@ -15,6 +15,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -308,6 +309,31 @@ TEST_CASE("a rank's process that lives and sends nothing is lost", "[launcher]")
   CHECK(kill(self.pid, 0) == -1);
 }
 
+// Of process 0 of a placed launcher: `kept_descriptor` is the pipe.
+int live_as_placed(const std::string& join_info, int inherited) {
+  const std::array<int, 2> said{inherited, static_cast<int>(join_info.size())};
+  return write(kept_descriptor, said.data(), sizeof said) == sizeof said ? 0 : 1;
+}
+
+TEST_CASE("the first placed process has the descriptor that its launcher gave it", "[launcher]") {
+  std::array<int, 2> ends{};
+  REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);
+  const file_descriptor report{ends[0]};
+  file_descriptor theirs{ends[1]};
+  const auto launcher = placed_launcher({.world = 1, .keep = theirs.get()});
+  std::promise<process_end> end;
+  process_start what;
+  what.who = {.job = job_id{4}, .number = 0, .world = 1, .incarnation = incarnation_id{1}};
+  const auto process =
+      launcher->start(what, {[](link_message&&) {}, [&](process_end how) { end.set_value(how); }});
+  CHECK(end.get_future().get().clean);
+  theirs.reset();
+  std::array<int, 2> said{};
+  REQUIRE(read(report.get(), said.data(), sizeof said) == sizeof said);
+  CHECK(said[0] == 2);  // the join info's pipe, and this one
+  CHECK(said[1] > 0);
+}
+
 }  // namespace
 }  // namespace troupe
 
@@ -315,5 +341,7 @@ int main(int count, char** arguments) {
   const int inherited = troupe::open_descriptors() - 3;
   if (const auto client = troupe::launcher_client_of(count, arguments))
     return troupe::live_as_rank(*client, inherited);
+  if (const auto join_info = troupe::placed_child(count, arguments))
+    return troupe::live_as_placed(*join_info, inherited);
   return troupe::testing::run_tests(count, arguments);
 }
