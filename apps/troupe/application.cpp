@@ -230,7 +230,7 @@ int run_parts(const application::facts& about, const detail::own_parts& parts, i
   const auto cluster = cluster_facts_of_process();
   const auto others = std::make_shared<placed_process>(cluster);
   const auto learning = torch_catalog(parts, [others, cluster](const learner_context& of) {
-    return place_of_rank(others->by(), cluster, of.rank, of.world, of.options.ranks);
+    return place_of_rank(others->by(), cluster, of.rank, of.world, of.options.elastic.spares);
   });
   // Manifests say which LibTorch wrote them.
   const auto world = [checkpoints = safetensors_checkpoints(learning->versions()), others] {

@@ -145,10 +145,10 @@ private:
 // as if the hosts had their processes in blocks, and each process a run of equally many ranks or
 // one more (placements::begin).
 cluster_environment_ptr shared(const launched& by, std::int32_t rank, std::int32_t world,
-                               std::int32_t working) {
+                               std::int32_t spares) {
   const auto per_host = by.per_host > 0 ? by.per_host : by.place.world;
   const auto larger = by.hosts > 0 ? by.place.world - by.hosts * (per_host - 1) : by.place.world;
-  const auto processes = std::min({by.place.world, world, working});  // the others are spares
+  const auto processes = std::min(by.place.world - spares, world);
   const auto first_of = [&](std::int32_t process) {
     return process * (world / processes) + std::min(process, world % processes);
   };
@@ -238,16 +238,15 @@ void take_place(job& what, const std::optional<launched>& by) {
 }
 
 cluster_environment_ptr place_of_rank(const std::optional<launched>& by, const cluster_facts& from,
-                                      std::int32_t rank, std::int32_t world, std::int32_t working) {
+                                      std::int32_t rank, std::int32_t world, std::int32_t spares) {
   if (by) {
     try {
       const auto found =
           by->by == "mpirun" ? mpi_environment(from) : detect_environment(from).which;
-      if (found && found->rank() == rank && found->world() == world && working == world)
-        return found;
+      if (found && found->rank() == rank && found->world() == world && spares == 0) return found;
     } catch (const user_error&) {  // rank and world are known; only the host is not
     }
-    return shared(*by, rank, world, working);
+    return shared(*by, rank, world, spares);
   }
   return std::make_shared<local_environment>(rank, world);
 }

@@ -61,9 +61,9 @@ void take_place(job& what, const std::optional<launched>& by);
 
 /// Where a rank of a job is: by the launcher's variables when it placed the rank. A rank that
 /// shares its process, or has moved to it, has the local rank of the host where it began.
-/// `working`: the processes that are not spares (`ranks` of the job).
+/// `spares`: the job's; its last processes.
 cluster_environment_ptr place_of_rank(const std::optional<launched>& by, const cluster_facts& from,
-                                      std::int32_t rank, std::int32_t world, std::int32_t working);
+                                      std::int32_t rank, std::int32_t world, std::int32_t spares);
 
 /// Throws user_error (bad_configuration) when a launcher that `launched_by` does not support has
 /// started several processes of this program: each would run the whole job.

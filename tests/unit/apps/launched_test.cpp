@@ -196,7 +196,7 @@ TEST_CASE("srun with a PMI: over mpi, or without MPI as any srun, and errors nam
   CHECK(found->place == placed_rank{2, 4});
   CHECK(found->per_host == 2);
   CHECK(found->hosts == 2);
-  CHECK(place_of_rank(found, facts(set), 2, 4, 4)->local_rank() == 0);
+  CHECK(place_of_rank(found, facts(set), 2, 4, 0)->local_rank() == 0);
   auto tcp = settings_with({{"communicator", "--communicator", {"tcp"}}});
   CHECK_THROWS_WITH(take_place(tcp, found),
                     Contains("srun's processes") && Contains("or call srun --mpi=none"));
@@ -270,10 +270,10 @@ TEST_CASE("a rank that a launcher placed knows its host from the launcher's vari
                              {"OMPI_COMM_WORLD_RANK", "3"},
                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
-  CHECK(place_of_rank(first_of_four, mpirun, 3, 4, 4)->local_rank() == 1);
-  CHECK(place_of_rank(first_of_four, mpirun, 2, 4, 4)->local_rank() == 2);  // not this rank
-  CHECK(place_of_rank(first_of_four, facts({}), 3, 4, 4)->local_rank() == 3);
-  CHECK(place_of_rank(std::nullopt, mpirun, 3, 4, 4)->name() == "local");
+  CHECK(place_of_rank(first_of_four, mpirun, 3, 4, 0)->local_rank() == 1);
+  CHECK(place_of_rank(first_of_four, mpirun, 2, 4, 0)->local_rank() == 2);  // not this rank
+  CHECK(place_of_rank(first_of_four, facts({}), 3, 4, 0)->local_rank() == 3);
+  CHECK(place_of_rank(std::nullopt, mpirun, 3, 4, 0)->name() == "local");
 }
 
 namespace {
@@ -281,10 +281,10 @@ namespace {
 // The local rank and the local world of each rank.
 std::vector<std::pair<std::int32_t, std::int32_t>> local_places(const launched& by,
                                                                 std::int32_t world,
-                                                                std::int32_t working) {
+                                                                std::int32_t spares) {
   std::vector<std::pair<std::int32_t, std::int32_t>> all;
   for (std::int32_t rank = 0; rank < world; ++rank) {
-    const auto place = place_of_rank(by, facts({}), rank, world, working);
+    const auto place = place_of_rank(by, facts({}), rank, world, spares);
     CHECK(place->rank() == rank);
     CHECK(place->world() == world);
     all.emplace_back(place->local_rank(), place->local_world());
@@ -298,17 +298,17 @@ using expected_places = std::vector<std::pair<std::int32_t, std::int32_t>>;
 
 TEST_CASE("of ranks that share a launcher's process, one on each host has local rank 0") {
   const launched by{.place = {1, 4}, .by = "srun", .count = "-n", .per_host = 2};
-  CHECK(local_places(by, 4, 4) ==
+  CHECK(local_places(by, 4, 0) ==
         expected_places{{0, 2}, {1, 2}, {0, 2}, {1, 2}});  // a rank that has moved here
-  CHECK(local_places(by, 6, 4) == expected_places{{0, 4}, {1, 4}, {2, 4}, {3, 4}, {0, 2}, {1, 2}});
+  CHECK(local_places(by, 6, 0) == expected_places{{0, 4}, {1, 4}, {2, 4}, {3, 4}, {0, 2}, {1, 2}});
   // The fourth process is a spare.
-  CHECK(local_places(by, 3, 3) == expected_places{{0, 2}, {1, 2}, {0, 1}});
-  CHECK(local_places(by, 4, 3) == expected_places{{0, 3}, {1, 3}, {2, 3}, {0, 1}});
+  CHECK(local_places(by, 3, 1) == expected_places{{0, 2}, {1, 2}, {0, 1}});
+  CHECK(local_places(by, 4, 1) == expected_places{{0, 3}, {1, 3}, {2, 3}, {0, 1}});
   const auto all = facts({{"SLURM_NTASKS", "4"},
                           {"SLURM_PROCID", "0"},
                           {"SLURM_LOCALID", "0"},
                           {"SLURM_NODELIST", "n[7-8]"}});
-  CHECK(place_of_rank(by, all, 0, 4, 3)->local_world() == 3);
+  CHECK(place_of_rank(by, all, 0, 4, 1)->local_world() == 3);
 }
 
 TEST_CASE("of srun's hosts the last ones may have a process fewer") {
@@ -319,10 +319,10 @@ TEST_CASE("of srun's hosts the last ones may have a process fewer") {
                                      {"SLURM_STEP_NUM_TASKS", "5"},
                                      {"SLURM_STEP_NUM_NODES", "4"}}));
   REQUIRE(by);
-  CHECK(local_places(*by, 10, 5) ==
+  CHECK(local_places(*by, 10, 0) ==
         expected_places{
             {0, 4}, {1, 4}, {2, 4}, {3, 4}, {0, 2}, {1, 2}, {0, 2}, {1, 2}, {0, 2}, {1, 2}});
-  CHECK(local_places(*by, 4, 4) == expected_places{{0, 2}, {1, 2}, {0, 1}, {0, 1}});
+  CHECK(local_places(*by, 4, 1) == expected_places{{0, 2}, {1, 2}, {0, 1}, {0, 1}});
 }
 
 TEST_CASE("processes that the launcher started beyond the ranks are the spares") {
