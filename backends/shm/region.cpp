@@ -69,8 +69,8 @@ region::region(int file, std::size_t offset, const region_layout& layout, std::s
     throw user_error(
         errc::device,
         fmt::format("shm: no {} MiB of addresses for a generation of {} ranks: {}; "
-                    "raise the limit (ulimit -v unlimited) or create the rendezvous with "
-                    "fewer registered_bytes",
+                    "raise the limit (ulimit -v unlimited), use --communicator tcp, or create "
+                    "the rendezvous with fewer registered_bytes",
                     bytes >> 20, layout.world(), std::strerror(why)));
   }
 }

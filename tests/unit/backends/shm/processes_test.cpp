@@ -459,6 +459,7 @@ TEST_CASE("too little address space gives an error that says what to change") {
                            shm_backend backend{shm_rendezvous::create()};
                            const auto text = text_of<user_error>([&] { open(backend, 0, 2); });
                            expect(has(text, "fewer registered_bytes"), text);
+                           expect(has(text, "use --communicator tcp"), text);
                          }};
   CHECK(limited.end(0) == 0);
 }
