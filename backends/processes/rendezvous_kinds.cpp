@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "backends/hier/hier.hpp"
+#include "backends/local/process_life.hpp"
 #include "backends/processes/address_table.hpp"
 #include "backends/shm/shm.hpp"
 #include "backends/tcp/frame.hpp"
@@ -43,10 +44,12 @@ public:
 
 constexpr auto holder_answers_within = std::chrono::seconds{5};
 
-// Its address is its name.
+// Its address is its name, and the namespace in which the ranks' process ids must count.
 class named_shm_place : public rendezvous {
 public:
-  std::string address() const override { return name_; }
+  std::string address() const override {
+    return fmt::format("{} {}", name_, process_life::own().numbers);
+  }
 
 private:
   const std::string name_ = fmt::format("{:02x}", fmt::join(tcp::fresh_secret(), ""));
@@ -62,7 +65,15 @@ public:
   }
   std::shared_ptr<communicator_backend> join(const std::string& address,
                                              const std::vector<int>&) const override {
-    return std::make_shared<shm_backend>(shm_rendezvous::find(address, holder_answers_within));
+    const auto end = address.find(' ');
+    // The end of a process of another namespace would stay unknown.
+    if (address.substr(end + 1) != std::to_string(process_life::own().numbers))
+      throw user_error(errc::device,
+                       "shm: the ranks' processes are in different PID namespaces (containers), "
+                       "and do not see each other's end: let the containers share the host's "
+                       "(docker --pid host, apptainer without --pid), or use --communicator tcp");
+    return std::make_shared<shm_backend>(
+        shm_rendezvous::find(address.substr(0, end), holder_answers_within));
   }
 };
 

@@ -152,6 +152,16 @@ TEST_CASE("ranks that a launcher started on one host sum over shared memory with
   CHECK(other.sum(1) == 7);
 }
 
+TEST_CASE("a rank whose process ids count in another namespace than the first one's is refused") {
+  const auto kind = named_shm_rendezvous();
+  const auto arranged = kind->arrange({});
+  const auto address = arranged->address();
+  const auto other = address.substr(0, address.find(' ')) + " 1";
+  CHECK_THROWS_WITH(kind->join(other, {}), Catch::Matchers::Contains("PID namespaces") &&
+                                               Catch::Matchers::Contains("--communicator tcp"));
+  CHECK_NOTHROW(kind->join(address, {}));
+}
+
 TEST_CASE(
     "ranks that find each other on one host have its shared memory, also in later generations") {
   auto store = std::make_shared<table_store>();
