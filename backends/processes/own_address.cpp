@@ -2,16 +2,21 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/udp.hpp>
+#include <fstream>
 
 #include "backends/processes/join_info.hpp"
+#include "backends/tcp/frame.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {
@@ -48,6 +53,22 @@ std::string own_address_towards(const std::string& peer) {
   throw user_error(errc::device,
                    fmt::format("this host has no IPv4 address from which {} can be reached{}{}",
                                peer, failed ? ": " : "", failed ? failed.message() : ""));
+}
+
+std::string own_host(const std::string& proc) {
+  const auto space = [&](const char* name) {
+    struct stat of {};
+    const bool known = ::stat((proc + name).c_str(), &of) == 0;
+    return known ? static_cast<std::uint64_t>(of.st_ino) : 0;
+  };
+  std::string boot;
+  std::ifstream{proc + "/sys/kernel/random/boot_id"} >> boot;
+  const auto net = space("/self/ns/net");
+  const auto pid = space("/self/ns/pid");
+  // The first namespaces have the same numbers on each host.
+  if (boot.empty() || net == 0 || pid == 0)
+    return fmt::format("{:02x}", fmt::join(tcp::fresh_secret(), ""));
+  return fmt::format("{} {} {} {}", boot, net, pid, ::geteuid());
 }
 
 }  // namespace troupe

@@ -2,12 +2,9 @@
 // in the launcher's store.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -120,18 +117,6 @@ private:
   const std::shared_ptr<launcher_store> store_;
   const bool one_host_;
 };
-
-// A process can share memory with those for which this text is the same.
-std::string own_host() {
-  const auto space = [](const char* name) {
-    struct stat of {};
-    return stat(name, &of) == 0 ? static_cast<std::uint64_t>(of.st_ino) : 0;
-  };
-  std::string boot;
-  std::ifstream{"/proc/sys/kernel/random/boot_id"} >> boot;
-  return fmt::format("{} {} {} {}", boot, space("/proc/self/ns/net"), space("/proc/self/ns/pid"),
-                     geteuid());
-}
 
 // Each rank of a generation has an entry with its host.
 class stored_hosts : public host_finder {

@@ -162,6 +162,11 @@ TEST_CASE("a rank whose process ids count in another namespace than the first on
   CHECK_NOTHROW(kind->join(address, {}));
 }
 
+TEST_CASE("a process that cannot read its host or its namespaces shares memory with no other") {
+  CHECK(own_host() == own_host());
+  CHECK(own_host("/not-there") != own_host("/not-there"));
+}
+
 TEST_CASE(
     "ranks that find each other on one host have its shared memory, also in later generations") {
   auto store = std::make_shared<table_store>();
