@@ -16,6 +16,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
+#include <system_error>
 
 namespace troupe::tcp {
 
@@ -116,11 +117,26 @@ tcp_address acceptor::listen() {
                        fmt::format("tcp cannot listen at {}: {}; choose another address or port",
                                    to_string(at), error.code().message()));
     }
-    asio::co_spawn(context_, accept(), asio::detached);
-    thread_ = std::thread{[this] { context_.run(); }};
+    start();
   }
   return {options_.advertise.empty() ? options_.listen.host : options_.advertise,
           acceptor_.local_endpoint().port()};
+}
+
+// Without the thread it does not listen, so that a later generation begins again.
+void acceptor::start() {
+  try {
+    thread_ = std::thread{[this] {
+      asio::co_spawn(context_, accept(), asio::detached);
+      context_.run();
+    }};
+  } catch (const std::system_error& error) {
+    boost::system::error_code ignored;
+    acceptor_.close(ignored);
+    throw user_error(errc::device,
+                     fmt::format("tcp: no thread for a listener: {}; raise the limit (ulimit -u)",
+                                 error.what()));
+  }
 }
 
 std::shared_ptr<mesh> acceptor::enter(const group_description& who) {

@@ -37,6 +37,7 @@ public:
   std::size_t meshes() const;
 
 private:
+  void start();
   using socket = boost::asio::ip::tcp::socket;
 
   boost::asio::awaitable<void> accept();

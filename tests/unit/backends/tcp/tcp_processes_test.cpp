@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -242,6 +243,58 @@ TEST_CASE("a rank that ends while others reduce without it does not disturb them
                           ->wait();
                   }};
   for (std::size_t rank = 0; rank < 3; ++rank) CHECK(ranks.end(rank).empty());
+}
+
+// The limit on processes does not count for root.
+int listen_without_a_thread() {
+  constexpr uid_t nobody = 65534;
+  rlimit limit{};
+  if (geteuid() == 0 && setresuid(nobody, nobody, nobody) != 0) return 77;
+  if (getrlimit(RLIMIT_NPROC, &limit) != 0) return 77;
+  const rlimit none{0, limit.rlim_max};
+  const auto book = std::make_shared<tcp_address_book>();
+  tcp_backend first{tcp_options{.rendezvous = book}};
+  tcp_backend second{tcp_options{.rendezvous = book}};
+  const auto open = [](tcp_backend& of, std::int32_t rank, std::uint64_t generation) {
+    return of.open({.job = job_id{1},
+                    .generation = generation_id{generation},
+                    .rank = rank,
+                    .world = 2,
+                    .deadline = std::chrono::seconds{20}});
+  };
+  std::string said;
+  setrlimit(RLIMIT_NPROC, &none);
+  try {
+    open(first, 0, 1);
+  } catch (const std::exception& error) {
+    said = error.what();
+  }
+  setrlimit(RLIMIT_NPROC, &limit);
+  const auto a = open(first, 0, 2);
+  const auto b = open(second, 1, 2);
+  const auto both = a->barrier("both");
+  b->barrier("both")->wait();
+  both->wait();
+  return said.find("raise the limit (ulimit -u)") == std::string::npos ? 2 : 0;
+}
+
+TEST_CASE("a rank without a thread for its listener has one in the next generation") {
+  const auto child = fork();
+  if (child == 0) {
+    try {
+      _exit(listen_without_a_thread());
+    } catch (const std::exception&) {
+      _exit(1);
+    }
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) {
+    WARN("SKIPPED: this process cannot become another user");
+    return;
+  }
+  CHECK(WEXITSTATUS(status) == 0);
 }
 
 }  // namespace
