@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <filesystem>
 #include <functional>
@@ -64,13 +65,21 @@ std::vector<std::string> newest_rows(std::string_view text) {
   return rows;
 }
 
+// `test/loss`, `test_acc`, `test`: not `tests`.
+bool names_test(std::string_view column) {
+  constexpr std::string_view word = "test";
+  if (!column.starts_with(word)) return false;
+  const auto rest = column.substr(word.size());
+  return rest.empty() || !std::isalnum(static_cast<unsigned char>(rest.front()));
+}
+
 // True if a row has values of a test and no others.
 bool is_of_test(const std::vector<std::string>& columns, std::string_view row) {
   const auto filled = csv_cells(row);
   bool any = false;
   for (std::size_t i = 2; i < std::min(columns.size(), filled.size()); ++i) {
     if (filled[i].empty()) continue;
-    if (!columns[i].starts_with("test/")) return false;
+    if (!names_test(columns[i])) return false;
     any = true;
   }
   return any;

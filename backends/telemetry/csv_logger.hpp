@@ -57,8 +57,9 @@ struct metrics_table {
 metrics_table parse_metrics(std::string_view text);
 
 /// Removes the rows of steps after `step` from a metrics.csv, and the rows of a test after it (a
-/// run tests at its end, and this one has not ended), by rename. A missing file is no error. A
-/// resumed run calls this before it starts. Throws user_error (bad_configuration).
+/// run tests at its end, and this one has not ended), by rename. Of a test are values whose names
+/// are or begin with the word `test`, as in `test/loss` and `test_loss`. A missing file is no
+/// error. A resumed run calls this before it starts. Throws user_error (bad_configuration).
 void cut_metrics(const std::string& path, std::int64_t step);
 
 }  // namespace troupe

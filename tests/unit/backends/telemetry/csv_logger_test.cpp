@@ -110,6 +110,12 @@ TEST_CASE("cut_metrics also removes test results that follow the step", "[csv]")
   replace_text_file(path, rows + "8,0,,7\n9,0,3,\n");
   cut_metrics(path, 8);
   CHECK(read_text_file(path) == rows);
+
+  // Of a module that logs as Lightning's pages do.
+  const std::string own = "step,epoch,tests,test_acc,test\n8,0,1,,\n";
+  replace_text_file(path, own + "8,0,,7,\n8,0,,,3\n");
+  cut_metrics(path, 8);
+  CHECK(read_text_file(path) == own);
 }
 
 TEST_CASE("a line truncated by a crash is dropped", "[csv]") {
