@@ -93,6 +93,8 @@ TROUPE_GUARD_C(long, getrandom, (void* out, std::size_t size, unsigned flags), (
 TROUPE_GUARD_C(int, getentropy, (void* out, std::size_t size), (out, size))
 TROUPE_GUARD_C(int, rand, (), ())
 TROUPE_GUARD_C(long, random, (), ())
+TROUPE_GUARD_C(unsigned, arc4random, (), ())
+TROUPE_GUARD_C(unsigned, arc4random_uniform, (unsigned bound), (bound))
 TROUPE_GUARD(unsigned, random_device, _ZNSt13random_device9_M_getvalEv, (void* self), (self))
 
 // Threads, processes, sockets.

@@ -58,6 +58,8 @@ std::vector<outside> all_kinds() {
          use(static_cast<std::uint64_t>(getrandom(&x, sizeof x, 0)));
        },
        "getrandom"},
+      {"arc4random", [] { use(::arc4random()); }, "arc4random"},
+      {"arc4random_uniform", [] { use(::arc4random_uniform(7)); }, "arc4random_uniform"},
       {"rand", [] { use(static_cast<std::uint64_t>(std::rand())); }, "rand"},
       {"thread", [] { std::thread{[] {}}.join(); }, "pthread_create"},
       {"socket", [] { ::close(::socket(AF_UNIX, SOCK_STREAM, 0)); }, "socket"},
