@@ -305,7 +305,8 @@ std::uint32_t simulation::in_line(node_id p, std::uint32_t slot) {
 void simulation::change_priorities(node_id running) {
   for (std::size_t d = 0; d < change_points_.size(); ++d)
     if (change_points_[d] == events_)
-      nodes_[running].priority = levels - static_cast<std::uint32_t>(change_points_.size() - d);
+      nodes_[running].priority =
+          levels - std::min(levels, static_cast<std::uint32_t>(change_points_.size() - d));
 }
 
 void simulation::clear() {
