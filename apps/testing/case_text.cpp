@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <span>
 #include <sstream>
 #include <type_traits>
 
@@ -252,10 +253,21 @@ std::vector<choice> parse_choices(std::string_view rest, std::string_view line) 
   return all;
 }
 
-std::vector<std::string> parse_meets(std::string_view rest) {
+// Names of coverage points may contain commas: the longest known one is meant.
+std::vector<std::string> parse_meets(std::string_view rest, std::span<const user_coverage> own) {
+  std::vector<std::string_view> known{known_marks().begin(), known_marks().end()};
+  for (const auto& m : own) known.push_back(m.text);
   std::vector<std::string> all;
-  while (!rest.empty())
-    if (const auto one = trimmed(cut(rest, ',')); !one.empty()) all.emplace_back(one);
+  for (rest = trimmed(rest); !rest.empty(); rest = trimmed(rest)) {
+    std::size_t size = 0;
+    for (const auto name : known)
+      if (rest.starts_with(name) && (rest.size() == name.size() || rest[name.size()] == ','))
+        size = std::max(size, name.size());
+    std::string one{rest.substr(0, size)};
+    rest.remove_prefix(size);
+    one += trimmed(cut(rest, ','));
+    if (!one.empty()) all.push_back(std::move(one));
+  }
   return all;
 }
 
@@ -312,7 +324,7 @@ private:
     } else if (word == "expect") {
       case_.expect = rest;
     } else if (word == "meets") {
-      case_.meets = parse_meets(rest);
+      case_.meets = parse_meets(rest, case_.what.plan.marks);
     } else if (word == "job") {
       read_fields(rest, line, [&](auto f) { job_fields(case_.what.job, f); });
     } else if (word == "plan") {
@@ -353,6 +365,15 @@ private:
 };
 
 }  // namespace
+
+void check_limits(variant what) {
+  const auto check = [](std::string_view name, auto& field, bounds within) {
+    const auto text = text_of(field);
+    read_field(field, text, within, fmt::format("{}={}", name, text));
+  };
+  job_fields(what.job, check);
+  plan_fields(what.plan, check);
+}
 
 std::string to_text(const run_case& what) {
   std::ostringstream out;

@@ -137,7 +137,10 @@ void exploration::add(const run_report& report) {
 
 bool exploration::held(std::string_view oracle) const {
   if (std::ranges::find(known_oracles(), oracle) == known_oracles().end())
-    throw user_error(errc::bad_usage, "unknown oracle \"" + std::string{oracle} + '"');
+    throw user_error(errc::bad_usage,
+                     fmt::format("unknown oracle \"{}\"; known are: {}; clean() also counts those "
+                                 "of extensions",
+                                 oracle, fmt::join(known_oracles(), "; ")));
   return std::ranges::none_of(violating, [&](const run_report& r) { return r.violates(oracle); });
 }
 
@@ -154,13 +157,23 @@ std::string exploration::marks_text() const {
 }
 
 bool exploration::met(std::string_view mark_or_fault) const {
-  if (const auto found = marks.find(std::string{mark_or_fault}); found != marks.end())
-    return found->second > 0;
-  return faults[static_cast<std::size_t>(fault_named(mark_or_fault))] > 0;
+  std::vector<std::string_view> known;
+  for (const auto& [name, count] : marks) {
+    if (name == mark_or_fault) return count > 0;
+    known.emplace_back(name);
+  }
+  for (std::size_t f = 0; f < fault_kinds; ++f) {
+    known.push_back(to_string(static_cast<fault>(f)));
+    if (known.back() == mark_or_fault) return faults[f] > 0;
+  }
+  throw user_error(errc::bad_usage,
+                   fmt::format("unknown coverage point or fault \"{}\"; known are: {}",
+                               mark_or_fault, fmt::join(known, "; ")));
 }
 
 exploration explore(const job_spec& what, const run_plan& plan, const budget& of,
                     const std::function<void(const run_report&)>& after_each) {
+  check_limits({what, plan});
   exploration all;
   references known;
   for (const auto& m : known_marks()) all.marks[m] = 0;

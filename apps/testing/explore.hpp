@@ -65,6 +65,10 @@ struct exploration {
 variant variant_of(const job_spec& what, const run_plan& plan, const budget& of,
                    std::uint64_t seed);
 
+/// Throws user_error (bad_usage) that names the field and its bounds where a case's text could not
+/// name the job or the plan, and explore() calls it first.
+void check_limits(variant what);
+
 /// `after_each` receives every report; it may be empty. Throws user_error (bad_usage,
 /// bad_configuration) that names the seed when the job or the plan cannot be run.
 exploration explore(const job_spec& what, const run_plan& plan, const budget& of,

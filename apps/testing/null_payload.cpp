@@ -40,7 +40,13 @@ private:
 class null_payloads final : public payload {
 public:
   explicit null_payloads(null_options options) : options_(std::move(options)) {}
-  std::string_view name() const override { return "none"; }
+  std::string_view name() const override {
+    const null_options usual;
+    return options_.gradient_bytes == usual.gradient_bytes &&
+                   options_.bucket_bytes == usual.bucket_bytes
+               ? "none"
+               : "own_none";
+  }
   std::shared_ptr<payload_job> of(const job_spec& what) override {
     auto options = options_;
     options.samples = what.samples;

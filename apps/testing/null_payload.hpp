@@ -13,6 +13,8 @@
 
 namespace troupe::testing {
 
+/// A case names it `none`, or `own_none` with other sizes than the defaults: then only the test
+/// that supplies them can replay the case.
 std::shared_ptr<payload> null_payload(std::uint64_t gradient_bytes = std::uint64_t{256} << 20,
                                       std::uint64_t bucket_bytes = std::uint64_t{256} << 20);
 

@@ -99,6 +99,25 @@ TEST_CASE("a replayed case trains the payload that it names", "[case]") {
              Catch::Contains("unknown payload \"tensors\""));
 }
 
+TEST_CASE("gradients of another size are replayed only with them", "[case]") {
+  run_case c;
+  c.what.job = null_payload_job(3, 4);
+  c.what.plan = null_payload_plan(c.what.job, 1'400'000'000);
+  const auto text = to_text(c);
+  CHECK_THAT(why_refused(text), Catch::Contains("unknown payload \"own_none\""));
+  CHECK(parse_case(text, c.what.plan).what.plan.payload == c.what.plan.payload);
+}
+
+TEST_CASE("each coverage point can stand in a case's line meets", "[case]") {
+  run_case c;
+  c.meets = known_marks();
+  CHECK(parse_case(to_text(c)).meets == c.meets);
+  run_plan plan;
+  plan.marks = {{coverage_kind::sometimes, "late"}, {coverage_kind::sometimes, "late, and lost"}};
+  c.meets = {"late, and lost", "crash_rank", "late"};
+  CHECK(parse_case(to_text(c), plan).meets == c.meets);
+}
+
 TEST_CASE("indented lines, blank lines and comments in a case are ignored", "[case]") {
   const auto text = to_text(some_case(3));
   std::string pasted = "# seen on Friday\r\n\r\n";

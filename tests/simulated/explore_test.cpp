@@ -54,3 +54,32 @@ TEST_CASE("equal seeds give equal campaigns", "[simulated][campaign]") {
   CHECK(campaign(fault_set::all(), 50, 40).trace_digest == once.trace_digest);
   CHECK(campaign(fault_set::all(), 51, 40).trace_digest != once.trace_digest);
 }
+
+TEST_CASE("a misspelt oracle or coverage point: the error lists the known ones", "[simulated]") {
+  const auto all = campaign(fault_set::none(), 1, 1);
+  CHECK_THROWS_WITH(all.held("each sample onec"),
+                    Catch::Contains("unknown oracle \"each sample onec\"") &&
+                        Catch::Contains("each sample once") && Catch::Contains("clean()"));
+  CHECK_THROWS_WITH(all.met("resumed from checkpoint"),
+                    Catch::Contains("unknown coverage point or fault") &&
+                        Catch::Contains("resumed from a checkpoint") &&
+                        Catch::Contains("crash_rank"));
+}
+
+TEST_CASE("pct of any depth that a case may name delays no message for hours",
+          "[simulated][campaign]") {
+  run_plan plan;
+  plan.simulation = {.schedule = scheduling::pct, .depth = 1000, .horizon = 256};
+  const auto all = explore({.ranks = 3, .steps = 5}, plan, {.runs = 10, .portfolio = false});
+  INFO(report(all));
+  CHECK(all.clean());
+}
+
+TEST_CASE("a job or a plan that no case can name is refused before the runs", "[simulated]") {
+  run_plan plan;
+  plan.faults.per_attempt = 20;
+  CHECK_THROWS_WITH(explore({.ranks = 2}, plan, {.runs = 1}),
+                    Catch::Contains("\"20\" is not within 0 .. 16: \"faults_per_attempt=20\""));
+  CHECK_THROWS_WITH(explore({.ranks = 2, .hook_limit = std::chrono::hours{2}}, {}, {.runs = 1}),
+                    Catch::Contains("hook_limit="));
+}

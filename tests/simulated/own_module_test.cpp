@@ -57,6 +57,19 @@ TEST_CASE("module throws in the reference: a violation with its seed and case",
   CHECK(replay(whole, reference).violations == found.violations);
 }
 
+TEST_CASE("an mlp with options of one's own is replayed only with them", "[simulated][tensors]") {
+  run_case c;
+  c.what.job = job_of_full_batches;
+  c.what.plan.payload = tensors_payload({.optimizer = "adam"});
+  const auto text = to_text(c);
+  CHECK_THROWS_WITH(parse_case(text), Catch::Contains("unknown payload \"own_tensors\""));
+  run_plan usual;
+  usual.payload = tensors_payload();
+  CHECK_THROWS_WITH(parse_case(text, usual), Catch::Contains("unknown payload"));
+  CHECK(parse_case(text, c.what.plan).what.plan.payload == c.what.plan.payload);
+  CHECK(c.what.plan.payload->varies_samples());
+}
+
 namespace {
 
 /// Gives each attempt an observer that counts collectives.

@@ -133,7 +133,7 @@ private:
 class tensors final : public payload {
 public:
   explicit tensors(tensors_options options) : options_(std::move(options)) {}
-  std::string_view name() const override { return own() ? "own_tensors" : "tensors"; }
+  std::string_view name() const override { return usual() ? "tensors" : "own_tensors"; }
   bool waits() const override { return true; }
   bool varies_samples() const override { return options_.vary_samples || !own(); }
   bool varies_accumulation() const override { return options_.reference; }
@@ -151,6 +151,14 @@ private:
   using key = std::tuple<std::int32_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                          std::uint64_t>;
   bool own() const { return options_.make_module || options_.data; }
+  // Whether `tensors_payload()` trains the same.
+  bool usual() const {
+    const tensors_options as;
+    const auto& o = options_;
+    return !own() && o.hidden == as.hidden && o.features == as.features &&
+           o.classes == as.classes && o.dropout == as.dropout && o.optimizer == as.optimizer &&
+           o.learning_rate == as.learning_rate;
+  }
 
   const tensors_options options_;
   std::mutex mutex_;  // repetitions for the determinism check run at once

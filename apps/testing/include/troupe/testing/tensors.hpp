@@ -56,8 +56,8 @@ struct tensors_options {
 /// Each job has one seed for LibTorch's draws and one intra-op thread; data is in memory and loaded
 /// inline. References are computed once per job. Only for ranks that are threads of this process.
 ///
-/// A case names the payload `tensors`, or `own_tensors` with a module or data of the user: then
-/// only the test that supplies them can replay the case.
+/// A case names the payload `tensors`, or `own_tensors` with a module or data of the user, or an
+/// mlp other than the default: then only the test that supplies them can replay the case.
 ///
 /// A run throws user_error (bad_configuration) when `data` has fewer samples than its job or an
 /// order of its own, or when `reference` is true and the executor does not support the module's
