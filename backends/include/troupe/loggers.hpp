@@ -24,8 +24,9 @@ namespace troupe {
 // - A factory may serve several jobs, one after the other.
 
 /// A file with the columns `step`, `epoch`, and one per metric, in the order in which they first
-/// appeared; one row per report, with empty fields for missing values (docs/files.md). At most 510
-/// metrics. Other programs read whole rows at any time, except a last one without its line end.
+/// appeared; one row per report, with empty fields for missing values (docs/files.md). At most
+/// 2,046 metrics. Other programs read whole rows at any time, except a last one without its line
+/// end.
 observer_factory log_csv(std::string path);
 
 /// A file for TensorBoard in `folder`, which TensorBoard shows as one run: each metric as a scalar
