@@ -138,7 +138,7 @@ void job_follower::see(const seen::metrics& what) {
 }
 
 void job_follower::see(const seen::lifecycle& what) {
-  if (all_.state == job_state::ended) return;  // its thread may lag behind the job
+  if (all_.state == job_state::ended) return;  // its thread may be late
   all_.generation = std::max(all_.generation, what.generation);
   switch (what.event) {
     case lifecycle_kind::generation_forming: form_again(what); break;

@@ -123,7 +123,7 @@ void supervisor_proxy::not_sent(const fence& at) {
 }
 
 // A rank that is asked again repeats its report, with the whole state. The link loses nothing, so
-// the repetition would only arrive behind the first one.
+// the repetition would only arrive after the first one.
 void supervisor_proxy::finish(const rank_finished& m) {
   if (std::exchange(finished, m.at.generation) != m.at.generation) report(m);
 }

@@ -100,7 +100,7 @@ std::optional<failure> abandon_rest(membership& members, const supervision::rule
   return lost;
 }
 
-// Of a rank that has not answered tear_down: the answer comes behind its snapshot.
+// Of a rank that has not answered tear_down: the answer comes after its snapshot.
 bool any_arriving(const membership& members) {
   return std::ranges::any_of(members, [](const member& m) {
     return m.answered && !m.gone && !m.torn_down && !m.abandoned;

@@ -326,7 +326,7 @@ struct by_epoch : regression {
 
 }  // namespace
 
-TEST_CASE("a fit fails behind the move of a schedule: its last step is saved as it was") {
+TEST_CASE("a fit fails after a schedule has moved: its last step is saved as it was") {
   const defect bad =
       GENERATE(defect{.stop_early = "train/of_epohc"}, defect{.plateau = "train/of_epohc"},
                defect{.plateau = "val/loss", .fails_at = 3});
