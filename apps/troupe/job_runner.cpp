@@ -84,8 +84,9 @@ struct job_runner::state : loop_of_signals {
         const console::no_wait handler;
         notify(number, count);
       }
-      // The third signal ends the program without a teardown.
-      if (count > 2) std::_Exit(exit_code_of_signal(number));
+      // The third signal ends the program without a teardown. The exit code names the first one, as
+      // that of a run does: Asio may exchange later signals that come before it handles them.
+      if (count > 2) std::_Exit(exit_code_of_signal(first));
       listen();
     });
   }

@@ -107,8 +107,8 @@ def story_a_stop_reaches_a_fit_whose_standard_error_is_full(folder):
 
 def story_a_third_signal_ends_a_program_whose_standard_error_is_full(folder):
     def end(program):
-        # Signals of one number that are not handled yet count once.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+        # Signals of one number that are not handled yet count once. The exit code names the first signal.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTERM):
             program.send_signal(number)
             while pending(program.pid):
                 pass
