@@ -138,7 +138,7 @@ TEST_CASE(
 
 TEST_CASE("deadline: every waiting rank reports which ranks are missing", "[many]") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
-    company ranks{backend, world, 1, milliseconds{200}};
+    company ranks{backend, world, 1, milliseconds{500}};
     std::vector<work_ptr> works(world);
     std::atomic<int> ended{0};
     const auto thrown = ranks.attempt([&](communicator& c) {
@@ -159,9 +159,9 @@ TEST_CASE("deadline: every waiting rank reports which ranks are missing", "[many
         throw;
       }
     });
-    std::string expected = "barrier \"x\": waited 0.2 s for rank 1";
-    if (world == 4) expected = "barrier \"x\": waited 0.2 s for ranks 1, 3";
-    if (world == 7) expected = "barrier \"x\": waited 0.2 s for ranks 1, 3, 5";
+    std::string expected = "barrier \"x\": waited 0.5 s for rank 1";
+    if (world == 4) expected = "barrier \"x\": waited 0.5 s for ranks 1, 3";
+    if (world == 7) expected = "barrier \"x\": waited 0.5 s for ranks 1, 3, 5";
     std::vector<std::int32_t> missing;
     for (std::int32_t rank = 1; rank < world; rank += 2) missing.push_back(rank);
     for (std::int32_t rank = 0; rank < world; ++rank) {
@@ -195,7 +195,7 @@ TEST_CASE("a barrier's own deadline overrides the group's and ends with the barr
 
 TEST_CASE("one rank calls one operation more: its deadline names the other ranks", "[many]") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
-    company ranks{backend, world, 1, milliseconds{200}};
+    company ranks{backend, world, 1, milliseconds{500}};
     auto memory = ones(world, 8);
     const auto thrown = ranks.attempt([&](communicator& c) {
       const auto rank = c.group().rank;
@@ -204,7 +204,7 @@ TEST_CASE("one rank calls one operation more: its deadline names the other ranks
       if (rank == 1) c.all_reduce(floats(memory[rank]), reduction::sum)->wait();
     });
     CHECK_THAT(text_of<collective_timeout>(thrown[1]),
-               Catch::StartsWith("all_reduce(sum, float32, 8): waited 0.2 s for rank"));
+               Catch::StartsWith("all_reduce(sum, float32, 8): waited 0.5 s for rank"));
     for (const auto& result : memory)
       CHECK(result == std::vector<float>(8, static_cast<float>(world)));
   });

@@ -354,8 +354,8 @@ TEST_CASE("a checkpointer that is left behind: its folder is free only when it h
   });
   session s{boost::asio::system_executor{}, world};
   auto what = saving_job(folder.path() / "run");
-  what.options.time.detect = 10ms;
-  what.options.time.hook_limit = 100ms;
+  what.options.time.detect = 100ms;
+  what.options.time.hook_limit = 2s;
   what.recipe = std::make_shared<integer_recipe>(on_threads());
   const auto why = [](const job_outcome& end) { return end.failed_with->record.what; };
   const auto first = s.run(what);

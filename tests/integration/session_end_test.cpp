@@ -147,7 +147,7 @@ TEST_CASE("two observers that do not return: a job is aborted, and its session i
   what.options.ranks = 2;
   what.options.batch_size = 2;
   what.options.max_epochs = 1'000'000'000;
-  what.options.time.detect = 10ms;
+  what.options.time.detect = 100ms;
   what.recipe = std::make_shared<integer_recipe>(integer_options{.can_wait = true});
   for (auto& one : reached)
     what.observers.emplace_back([&one, opened] { return std::make_unique<stuck>(one, opened); });

@@ -258,8 +258,8 @@ TEST_CASE("a hook that hangs is named and the job ends without waiting for it", 
     if (c.rank == 1 && name(h) == "on_train_batch_start") stuck->wait();
   };
   auto what = integer_job(options, 3);
-  what.options.time.detect = 20ms;
-  what.options.time.hook_limit = 60ms;
+  what.options.time.detect = 100ms;
+  what.options.time.hook_limit = 1s;
   asio::io_context loop;
   session s{loop.get_executor()};
   const auto outcome = s.run(what);
@@ -297,8 +297,8 @@ TEST_CASE("a learner that is made or bound for ever: the rank is named at the li
   auto stuck = std::make_shared<gate>();
   auto what = integer_job({}, 3);
   what.recipe = std::make_shared<own_recipe>(in, stuck);
-  what.options.time.detect = 20ms;
-  what.options.time.hook_limit = 60ms;
+  what.options.time.detect = 100ms;
+  what.options.time.hook_limit = 1s;
   asio::io_context loop;
   session s{loop.get_executor()};
   const auto outcome = s.run(what);

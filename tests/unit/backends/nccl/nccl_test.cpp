@@ -330,8 +330,9 @@ TEST_CASE("two ranks that share one GPU are named") {
 
 TEST_CASE("a deadline names the missing rank") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
-  company ranks{backend, 3, 1, std::chrono::milliseconds{20}};
+  company ranks{backend, 3, 1, std::chrono::milliseconds{500}};
   const auto thrown = ranks.attempt([](communicator& c) {
+    c.barrier("all", std::chrono::minutes{1})->wait();
     if (c.group().rank == 2) return;
     const tensor a{c, 10, 1};
     c.all_reduce(a.view(), reduction::sum)->wait();
@@ -339,21 +340,22 @@ TEST_CASE("a deadline names the missing rank") {
   CHECK_FALSE(thrown[2]);
   for (const std::size_t rank : {0, 1})
     CHECK(text_of<collective_timeout>(thrown[rank]) ==
-          "all_reduce(sum, float32, 10): waited 0.02 s for rank 2");
+          "all_reduce(sum, float32, 10): waited 0.5 s for rank 2");
 }
 
 TEST_CASE("a kernel that never ends aborts the group after the deadline") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
-  company ranks{backend, 2, 1, std::chrono::milliseconds{50}};
+  company ranks{backend, 2, 1, std::chrono::milliseconds{500}};
   fake_gpus::stall(true);
   const auto thrown = ranks.attempt([](communicator& c) {
+    c.barrier("all", std::chrono::minutes{1})->wait();
     const tensor a{c, 8, 1};
     c.all_reduce(a.view(), reduction::sum)->wait();
   });
   fake_gpus::stall(false);
   for (const auto& error : thrown)
     CHECK(thrown_by<generation_closed>([&] { std::rethrow_exception(error); }) ==
-          "nccl: all_reduce(sum, float32, 8) has not ended 0.05 s after all ranks had called it");
+          "nccl: all_reduce(sum, float32, 8) has not ended 0.5 s after all ranks had called it");
 }
 
 TEST_CASE("abort ends kernels that would never finish") {

@@ -95,7 +95,8 @@ int live_as_rank(launcher_client& client, int inherited) {
 /// One life of rank 1.
 class life {
 public:
-  life(rank_launcher& by, std::uint64_t incarnation) {
+  life(rank_launcher& by, std::uint64_t incarnation,
+       std::chrono::nanoseconds detect = process_start{}.detect) {
     std::array<int, 2> ends{};
     REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);
     report_.reset(ends[0]);
@@ -104,6 +105,7 @@ public:
     what.who = {
         .job = job_id{4}, .number = 1, .world = 2, .incarnation = incarnation_id{incarnation}};
     what.descriptors = {theirs.get()};
+    what.detect = detect;
     process_ =
         by.start(std::move(what), {[this](link_message&& m) {
                                      const std::lock_guard hold{mutex_};
@@ -202,7 +204,8 @@ TEST_CASE("a rank's process is started fifty times while the last one dies", "[l
 TEST_CASE("a process is started for a rank whose old process lives: both exist at once",
           "[launcher]") {
   const auto launcher = child_launcher();
-  auto old = std::make_unique<life>(*launcher, 2);
+  // It stays stopped until the other one reports: so long a detection time.
+  auto old = std::make_unique<life>(*launcher, 2, std::chrono::minutes{1});
   const auto first = old->report();
   REQUIRE(kill(first.pid, SIGSTOP) == 0);
   life young{*launcher, 3};

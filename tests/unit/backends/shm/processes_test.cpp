@@ -146,7 +146,7 @@ TEST_CASE("a stopped rank is named by the deadline and gets a clean error when c
   rank_processes ranks{
       3, [&](std::int32_t rank) {
         shm_backend backend{rendezvous};
-        const auto c = open(backend, rank, 3, 1, milliseconds{300});
+        const auto c = open(backend, rank, 3, 1, milliseconds{1000});
         std::vector<float> data(100000, 1.0f);
         c->barrier("all", std::chrono::minutes{1})->wait();
         if (rank == 1) {
@@ -154,14 +154,14 @@ TEST_CASE("a stopped rank is named by the deadline and gets a clean error when c
           const auto before = data;
           const auto late = c->all_reduce({data.data(), data.size(), dtype::f32}, reduction::sum);
           const auto text = text_of<generation_closed>([&] { late->wait(); });
-          expect(has(text, "waited 0.3 s for rank 1"), text);
+          expect(has(text, "waited 1 s for rank 1"), text);
           expect(data == before, "its memory is unchanged");
           return;
         }
         const auto text = text_of<collective_timeout>([&] {
           c->all_reduce({data.data(), data.size(), dtype::f32}, reduction::sum)->wait();
         });
-        expect(text == "all_reduce(sum, float32, 100000): waited 0.3 s for rank 1", text);
+        expect(text == "all_reduce(sum, float32, 100000): waited 1 s for rank 1", text);
       }};
   CHECK(ranks.end(0) == 0);
   CHECK(ranks.end(2) == 0);
@@ -176,8 +176,9 @@ TEST_CASE("a rank stopped in the middle of an operation is named by the deadline
   rank_processes ranks{
       2, [&](std::int32_t rank) {
         shm_backend backend{rendezvous};
-        const auto c = open(backend, rank, 2, 1, milliseconds{300});
+        const auto c = open(backend, rank, 2, 1, milliseconds{1000});
         std::vector<float> data(1 << 20, 0.0f);
+        c->barrier("both", std::chrono::minutes{1})->wait();
         const auto reduce = [&] {
           for (int i = 0;; ++i) {
             if (i == 5 && rank == 1)
@@ -290,12 +291,14 @@ TEST_CASE("a thousand generations of two processes leak nothing") {
                              expect(data[24999] == 2.0f, "the sum");
                            }
                            if (generation != 50 && generation != 1000) continue;
+                           // A joined thread leaves /proc a little later. A leaked one ends the time.
+                           while (generation == 1000 && entries("/proc/self/task") > before[1])
+                             std::this_thread::yield();
                            const std::array<std::size_t, 4> now{entries("/proc/self/fd"),
                                                                 entries("/proc/self/task"),
                                                                 mappings(), mallinfo2().uordblks};
                            if (generation == 50) before = now;
                            expect(now[0] == before[0], "no leaked descriptor");
-                           expect(now[1] == before[1], "no leaked thread");
                            expect(now[2] <= before[2] + 2 || maps_by_itself, "no leaked mapping");
                            expect(now[3] <= before[3] + 4096, "no leaked memory");
                          }
