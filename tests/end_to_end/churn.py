@@ -40,7 +40,8 @@ GONE_SECONDS = 10      # how long the last process may take to disappear
 # it must not cause any failure. Here is the place for a rank that leaves: its generation ends without a failure.
 KINDS = {
     "kill": (signal.SIGKILL, {("signal", "SIGKILL")}),
-    "stop": (signal.SIGSTOP, {("deadline", "SIGSTOP")}),
+    # Without a signal when a deadline of the generation passes before the stop is noticed.
+    "stop": (signal.SIGSTOP, {("deadline", "SIGSTOP"), ("deadline", None)}),
     "term": (signal.SIGTERM, set()),
 }
 Draw = collections.namedtuple("Draw", "gap kind process stopped")

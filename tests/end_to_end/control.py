@@ -83,8 +83,9 @@ def story_stop_ends_the_fit_with_a_checkpoint_and_it_can_be_resumed(folder):
 def story_stop_ends_ranks_in_processes_and_they_can_be_resumed(folder):
     plain, run = os.path.join(folder, "plain"), os.path.join(folder, "run")
     check_code(fit(plain, *LONG), 0)
-    traced = running(run, *LONG, *PLACED)
+    traced = held(run, *LONG, *PLACED)
     check_code(troupe("stop", run), 0)
+    traced.release()
     check_ended_by_stop(traced.end(), run)
     check_code(fit(run, *LONG, "--resume", "latest"), 0)
     check_equal(digest(run), digest(plain))
@@ -95,6 +96,8 @@ def story_stop_now_ends_the_fit_at_once_and_says_what_is_saved(folder):
     run = os.path.join(folder, "run")
     traced = Traced(run, "--detect-seconds", "0.1", "--fault", "stall@rank=0,hook=training_step,step=21,ms=3600000")
     traced.wait_for("training_step", rank=0, step=21)
+    while "step-00000016" not in checkpoints_of(run):
+        os.sched_yield()
     check_equal(check_code(troupe("stop", run, "--now"), 0).out, f"{run}: ending now\n")
     ended = check_code(traced.end(), 75)
     result = result_of(run)

@@ -185,10 +185,11 @@ def story_a_process_that_cannot_join_says_why(folder):
     port = 25000 + os.getpid() % 5000
     (_, second), prefix = tasks_of_step(port)
     store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        free_port = other.getsockname()[1]
-    store.set(f"{prefix}join 1", f"{free_port} {'00' * 32} 127.0.0.1")
-    ended = fit(os.path.join(folder, "run"), **second)
+    with socket.socket() as silent:  # bound, so that no other program takes the port
+        silent.bind(("127.0.0.1", 0))
+        free_port = silent.getsockname()[1]
+        store.set(f"{prefix}join 1", f"{free_port} {'00' * 32} 127.0.0.1")
+        ended = fit(os.path.join(folder, "run"), **second)
     check_equal(ended.code, 4, ended)
     check_equal(ended.err, "error: the process that the launcher started as rank 0 cannot be reached: "
                 f"127.0.0.1:{free_port}: Connection refused; see what it says\n", ended)

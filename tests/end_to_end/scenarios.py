@@ -165,8 +165,10 @@ def story_a_process_joins_at_each_phase_no_step_is_done_again(folder):
 
     def at(number, phase):
         name = f"{number}-{phase[0]}"
-        run, traced = started(folder, name, "--max-restarts", 1, "--checkpoint-every-n-steps", 20, ranks=2, at=phase)
+        run, traced = started(folder, name, "--max-restarts", 1, "--checkpoint-every-n-steps", 20, ranks=2, at=phase,
+                              hold=phase)
         check_code(troupe("scale", run, "--ranks", 3), 0)
+        traced.release()
         ended = check_code(traced.end(), 0)
         generations = check_same(run, plain, (name, ended))["generations"]
         check_equal([(g["ended_by"], g["ranks"], g["steps_redone"]) for g in generations],
@@ -178,9 +180,11 @@ def story_a_process_joins_at_each_phase_no_step_is_done_again(folder):
 @bounded
 def story_a_process_joins_while_another_one_receives_the_state(folder):
     plain = undisturbed(*LONG)
+    receiving = ("restore_state", {"rank": 2})
     run, traced = started(folder, "run", "--max-restarts", 1, "--fault", "kill@rank=0,hook=training_step,step=9",
-                          ranks=2, at=("restore_state", {"rank": 2}))
+                          ranks=2, at=receiving, hold=receiving)
     check_code(troupe("scale", run, "--ranks", 3), 0)
+    traced.release()
     ended = check_code(traced.end(), 0)
     result = check_same(run, plain, ended)
     check_equal([g["ranks"] for g in result["generations"]], [2, 2, 3], ended)
@@ -211,8 +215,9 @@ def story_sigterm_to_one_process_at_each_phase_no_step_is_done_again(folder):
 
     def at(number, phase):
         name = f"{number}-{phase[0]}"
-        run, traced = started(folder, name, "--max-restarts", 1, "--checkpoint-every-n-steps", 20, at=phase)
+        run, traced = started(folder, name, "--max-restarts", 1, "--checkpoint-every-n-steps", 20, at=phase, hold=phase)
         os.kill(all_processes(traced)[1], signal.SIGTERM)
+        traced.release()
         ended = check_code(traced.end(), 0)
         result = check_same(run, plain, (name, ended))
         check_equal([g["ended_by"] for g in result["generations"]], ["left", "finished"], (name, ended))

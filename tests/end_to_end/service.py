@@ -299,7 +299,7 @@ def story_a_waiting_job_gets_its_turn_when_another_one_ends(folder):
 def story_a_folder_that_is_gone_or_damaged_costs_only_its_job(folder):
     service = Service(folder)
     for name in ("gone", "damaged", "good"):
-        service.start(SMALL, name)
+        service.start(ENDLESS, name)
         service.post(f"/v1/jobs/{name}/stop")
         check_equal(service.wait_for_end(name)["state"], "stopped")
     shutil.rmtree(os.path.join(folder, "jobs", "gone"))

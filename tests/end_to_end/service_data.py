@@ -92,10 +92,11 @@ def story_events_keep_their_numbers_after_the_disk_was_full(folder):
 
 def story_an_output_that_cannot_be_written_ends_no_service(folder):
     os.makedirs(os.path.join(folder, "jobs", "damaged"))  # a warning
+    # A socket that is bound and does not listen keeps the port from others, but not from the service.
     with socket.socket() as free, open("/dev/full", "w", encoding="utf-8") as full:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-        free.close()
         service = subprocess.Popen([SERVICE, "--folder", folder, "--port", str(port)], stderr=full)
         atexit.register(service.kill)
         status = None

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import re
+import select
 import subprocess
 import sys
 import tempfile
@@ -74,19 +75,37 @@ class Traced:
         self._folder = tempfile.TemporaryDirectory(prefix="troupe-trace-")
         fifo = os.path.join(self._folder.name, "trace")
         os.mkfifo(fifo)
+        # A reader's end that does not wait for the program, which may end before it opens the trace.
+        source = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        fcntl.fcntl(source, fcntl.F_SETPIPE_SZ, 4096)
         self._heard = []
         self._more = threading.Condition()
         self._ended = False
+        self._notes = ""
+        self._noted = threading.Condition()
+        self._notes_end = False
         self._hold = [hold] if hold else []
         self._released = threading.Event()
         self._process = subprocess.Popen([*before, PROGRAM, *self.arguments, "--trace-hooks", fifo], text=True,
                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(variables))
-        self._reader = threading.Thread(target=self._read, args=(fifo,), daemon=True)
-        self._reader.start()
+        threading.Thread(target=self._read, args=(source, os.pidfd_open(self._process.pid)), daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
-    def _read(self, fifo):
-        with open(fifo, encoding="utf-8") as trace:
-            fcntl.fcntl(trace, fcntl.F_SETPIPE_SZ, 4096)
+    def _listen(self):
+        for line in self._process.stderr:
+            with self._noted:
+                self._notes += line
+                self._noted.notify_all()
+        with self._noted:
+            self._notes_end = True
+            self._noted.notify_all()
+
+    def _read(self, source, life):
+        select.select([source, life], [], [])
+        os.close(life)
+        os.set_blocking(source, True)
+        with open(source, encoding="utf-8") as trace:
             for line in trace:
                 entry = json.loads(line)
                 with self._more:
@@ -125,17 +144,16 @@ class Traced:
         self._process.send_signal(number)
 
     def wait_for_note(self, part):
-        """Waits for a line of standard error that contains `part`. Earlier lines are kept for `end`."""
-        self._notes = getattr(self, "_notes", "")
-        while part not in self._notes:
-            line = self._process.stderr.readline()
-            if not line:
-                fail(f"no line on standard error with {part!r}: {self._notes}")
-            self._notes += line
+        """Waits for a line of standard error that contains `part`."""
+        with self._noted:
+            self._noted.wait_for(lambda: part in self._notes or self._notes_end)
+        check_in(part, self._notes)
 
     def end(self):
-        out, err = self._process.communicate()
-        return Ended(self.arguments, self._process.returncode, out, getattr(self, "_notes", "") + err)
+        out = self._process.stdout.read()
+        self._process.wait()
+        self._listener.join()
+        return Ended(self.arguments, self._process.returncode, out, self._notes)
 
 
 def result_of(run):
