@@ -291,7 +291,7 @@ TEST_CASE("a thousand generations of two processes leak nothing") {
                              expect(data[24999] == 2.0f, "the sum");
                            }
                            if (generation != 50 && generation != 1000) continue;
-                           // A joined thread leaves /proc a little later. A leaked one ends the time.
+                           // A joined thread leaves /proc a bit later. A leaked one ends the time.
                            while (generation == 1000 && entries("/proc/self/task") > before[1])
                              std::this_thread::yield();
                            const std::array<std::size_t, 4> now{entries("/proc/self/fd"),
