@@ -55,14 +55,15 @@ std::string checkpoint_meant(const job& what, const checkpoint_io& io) {
 }
 
 // The adapter called `wanted`, or for `auto` the first usable one. `between` completes the error.
-template <class Adapter>
+template <class Adapter, class Reason>
 std::shared_ptr<Adapter> choose(const std::vector<std::shared_ptr<Adapter>>& all,
-                                const std::string& wanted, std::string_view between) {
+                                const std::string& wanted, std::string_view between,
+                                const Reason& why_unusable) {
   const bool any = wanted == to_string(communicator_kind::automatic);
   std::string known{to_string(communicator_kind::automatic)};
   std::string unusable;
   for (const auto& one : all) {
-    const auto why_not = one->unusable();
+    const auto why_not = why_unusable(*one);
     if (any ? why_not.empty() : one->name() == wanted) {
       if (why_not.empty()) return one;
       throw user_error(errc::device,
@@ -182,11 +183,20 @@ job with_checkpoint_found(job what, const ports& world) {
 
 std::shared_ptr<communicator_backend> choose_communicator(const ports& world,
                                                           const std::string& wanted) {
-  return choose(world.communicators, wanted, "");
+  return choose(world.communicators, wanted, "",
+                [](const communicator_backend& one) { return one.unusable(); });
 }
 
-std::shared_ptr<rendezvous_kind> choose_rendezvous(const ports& world, const std::string& wanted) {
-  return choose(world.rendezvous_kinds, wanted, " between processes");
+std::shared_ptr<rendezvous_kind> choose_rendezvous(const ports& world, const std::string& wanted,
+                                                   std::int32_t ranks) {
+  return choose(world.rendezvous_kinds, wanted, " between processes",
+                [ranks](const rendezvous_kind& one) {
+                  if (ranks <= one.most_ranks()) return one.unusable();
+                  return fmt::format(
+                      "it carries {} ranks (shards) at most, and the job has {}; "
+                      "use --communicator tcp",
+                      one.most_ranks(), ranks);
+                });
 }
 
 loop_state loop_resumed_at(const job& what, const ports& world) {
@@ -377,7 +387,7 @@ void check_job(const job& what, const ports& world) {
   if (found.options.placement == placement_kind::threads)
     choose_communicator(world, found.options.communicator.name);
   else
-    choose_rendezvous(world, found.options.communicator.name);
+    choose_rendezvous(world, found.options.communicator.name, found.options.ranks);
   if (found.purpose != stage::train) return;
   const auto path = found.resume.value_or("");
   const auto io = checkpoint_format(found, world);

@@ -60,7 +60,8 @@ bool by_launcher(const job& what, const ports& world);
 /// user_error (bad_configuration): elastic options that cannot be met.
 std::int32_t shards_of(const job& what, const ports& world);
 
-/// As choose_communicator, for ranks in processes of their own.
-std::shared_ptr<rendezvous_kind> choose_rendezvous(const ports& world, const std::string& wanted);
+/// As choose_communicator, for so many ranks in processes of their own.
+std::shared_ptr<rendezvous_kind> choose_rendezvous(const ports& world, const std::string& wanted,
+                                                   std::int32_t ranks);
 
 }  // namespace troupe

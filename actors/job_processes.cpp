@@ -211,7 +211,7 @@ job_processes::job_processes(const ports& world, job_id id, const job& what)
                      fmt::format("{} of the launcher's processes are left, and elastic.min_ranks "
                                  "is {}: they are not started again; start the job again",
                                  placed->number, least));
-  const auto kind = choose_rendezvous(world, what.options.communicator.name);
+  const auto kind = choose_rendezvous(world, what.options.communicator.name, world_);
   const std::string name{kind->name()};
   place_ = kind->arrange({what.options.tcp_streams});
   if (!place_)

@@ -127,6 +127,13 @@ std::string way_to(const std::string& communicator, const launched& by) {
                                ranks, s.at("ranks").origin.text(), by.by, world, by.count));
 }
 
+// Shared memory does not carry as many ranks as a job may have shards.
+communicator_kind carrier(const launched& by, std::int64_t shards) {
+  return by.over == communicator_kind::shm && shards > shm_backend::ranks_max
+             ? communicator_kind::tcp
+             : by.over;
+}
+
 // A rank in a launcher's process of which it is not the only one, or not the first.
 class shared_place : public local_environment {
 public:
@@ -234,7 +241,7 @@ void take_place(job& what, const std::optional<launched>& by) {
   if (!by) return;
   what.options.placement = placement_kind::processes;
   if (what.options.communicator.name == to_string(communicator_kind::automatic))
-    what.options.communicator = by->over;
+    what.options.communicator = carrier(*by, what.options.elastic.shards.value_or(0));
 }
 
 cluster_environment_ptr place_of_rank(const std::optional<launched>& by, const cluster_facts& from,
@@ -265,12 +272,13 @@ void refuse_copies(const cluster_facts& from, const std::optional<launched>& by)
 std::string place_note(const launched& by, const settings& s) {
   const auto spares = s.integer("elastic.spares");
   const auto wanted = s.text("communicator");
+  const auto shards = s.find<std::int64_t>("elastic.shards").value_or(0);
   return fmt::format("{} started {} processes: they are the ranks{}, over {}{}", by.by,
                      by.place.world,
                      spares == 0   ? ""
                      : spares == 1 ? " and a spare"
                                    : fmt::format(" and {} spares", spares),
-                     wanted == "auto" ? to_string(by.over) : wanted,
+                     wanted == "auto" ? to_string(carrier(by, shards)) : wanted,
                      is_srun_over_mpi(by) ? " (srun --mpi=none is for other communicators)" : "");
 }
 

@@ -32,6 +32,7 @@ class shm_kind : public rendezvous_kind {
 public:
   std::string_view name() const override { return "shm"; }
   std::string unusable() const override { return shm_unusable(); }
+  std::int32_t most_ranks() const override { return shm_backend::ranks_max; }
   std::shared_ptr<rendezvous> arrange(const rendezvous_options&) const override {
     return std::make_shared<shm_place>();
   }
@@ -60,6 +61,7 @@ class named_shm_kind : public rendezvous_kind {
 public:
   std::string_view name() const override { return "shm"; }
   std::string unusable() const override { return shm_unusable(); }
+  std::int32_t most_ranks() const override { return shm_backend::ranks_max; }
   std::shared_ptr<rendezvous> arrange(const rendezvous_options&) const override {
     return std::make_shared<named_shm_place>();
   }
@@ -133,6 +135,7 @@ private:
 class hier_kind : public rendezvous_kind {
 public:
   std::string_view name() const override { return "hier"; }
+  std::int32_t most_ranks() const override { return shm_backend::ranks_max; }
   std::string unusable() const override {
     auto why_not = shm_unusable();
     return why_not.empty() ? tcp_backend{}.unusable() : why_not;

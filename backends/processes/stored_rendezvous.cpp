@@ -196,8 +196,11 @@ private:
 class stored_hier_kind : public rendezvous_kind {
 public:
   stored_hier_kind(const std::shared_ptr<launcher_store>& store, bool one_host)
-      : store_(store), between_(store, one_host) {}
+      : store_(store), between_(store, one_host), one_host_(one_host) {}
   std::string_view name() const override { return "hier"; }
+  std::int32_t most_ranks() const override {
+    return one_host_ ? shm_backend::ranks_max : rendezvous_kind::most_ranks();
+  }
   std::string unusable() const override {
     auto why_not = shm_unusable();
     return why_not.empty() ? between_.unusable() : why_not;
@@ -218,6 +221,7 @@ public:
 private:
   const std::shared_ptr<launcher_store> store_;
   const stored_kind between_;
+  const bool one_host_;
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -293,6 +294,8 @@ public:
   virtual std::string unusable() const = 0;
   /// What to know before choosing it (for `doctor`); may be empty.
   virtual std::string about() const { return {}; }
+  /// A job with more ranks (shards) is refused before it starts, and `auto` takes another kind.
+  virtual std::int32_t most_ranks() const { return std::numeric_limits<std::int32_t>::max(); }
   /// In the supervisor's process, once per job. Throws user_error that says how to fix it.
   virtual std::shared_ptr<rendezvous> arrange(const rendezvous_options& options) const = 0;
   /// In a rank's process, once, with the address and the descriptors of the rendezvous. Throws

@@ -257,6 +257,16 @@ TEST_CASE("processes of a launcher on one host may use tcp in place of shm") {
   job any;
   take_place(any, by);
   CHECK(any.options.communicator == communicator_kind::shm);
+  any.options.elastic.shards = 256;
+  any.options.communicator = communicator_kind::automatic;
+  take_place(any, by);
+  CHECK(any.options.communicator == communicator_kind::shm);
+  any.options.elastic.shards = 257;  // more than shm carries
+  any.options.communicator = communicator_kind::automatic;
+  take_place(any, by);
+  CHECK(any.options.communicator == communicator_kind::tcp);
+  auto many = settings_with({{"elastic.shards", "--shards", {"257"}}});
+  CHECK(place_note(by, many) == "srun started 2 processes: they are the ranks, over tcp");
   auto hier = settings_with({{"communicator", "--communicator", {"hier"}}});
   CHECK_NOTHROW(take_place(hier, by));
   CHECK_THROWS_WITH(take_place(hier, first_of_four), Contains("over mpi; leave it out"));

@@ -15,6 +15,7 @@
 
 #include "backends/processes/own_address.hpp"
 #include "backends/processes/rendezvous_kinds.hpp"
+#include "backends/shm/shm.hpp"
 #include "backends/tcp/tcp.hpp"
 #include "troupe/failure.hpp"
 
@@ -160,6 +161,15 @@ TEST_CASE("a rank whose process ids count in another namespace than the first on
   CHECK_THROWS_WITH(kind->join(other, {}), Catch::Matchers::Contains("PID namespaces") &&
                                                Catch::Matchers::Contains("--communicator tcp"));
   CHECK_NOTHROW(kind->join(address, {}));
+}
+
+TEST_CASE("shared memory between processes says how many ranks it carries") {
+  CHECK(named_shm_rendezvous()->most_ranks() == shm_backend::ranks_max);
+  for (const auto& kind : process_rendezvous_kinds())
+    CHECK((kind->most_ranks() == shm_backend::ranks_max) == (kind->name() != "tcp"));
+  const auto store = std::make_shared<table_store>();
+  CHECK(stored_hier_rendezvous(store, true)->most_ranks() == shm_backend::ranks_max);
+  CHECK(stored_hier_rendezvous(store, false)->most_ranks() > shm_backend::ranks_max);
 }
 
 TEST_CASE("a process that cannot read its host or its namespaces shares memory with no other") {
