@@ -11,7 +11,8 @@ namespace {
 
 program_end status(const std::string& run, bool json, console& screen) {
   check_holds_run(run);
-  const auto all = status_object(run, screen);
+  const auto all =
+      status_object(run, [&](const std::string& text) { screen.note("note: " + text); });
   if (json)
     screen.result(all.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   else

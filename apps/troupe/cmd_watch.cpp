@@ -152,8 +152,13 @@ program_end watch(const watch_question& what, console& screen) {
                                                              : line_seconds};
   watch_view view{screen};
   boost::asio::io_context loop;
+  // A note below the picture would stay there, and with it the first lines of the picture.
+  const note_taker note = [&](const std::string& text) {
+    view.clear();
+    screen.note("note: " + text);
+  };
   for (;;) {
-    const auto all = status_object(what.run, screen);
+    const auto all = status_object(what.run, note);
     const bool runs = all["state"] == "running";
     if (what.json) {
       screen.result(all.dump(-1, ' ', false, ordered_json::error_handler_t::replace));

@@ -52,14 +52,14 @@ void show_generations(const ordered_json& result, console& screen) {
 }
 
 // What the program that runs there says; null when none does, or when it does not answer.
-ordered_json live_status_of(const std::string& run, console& screen) {
+ordered_json live_status_of(const std::string& run, const note_taker& note) {
   try {
     const auto answer = ask_program(run, R"({"command":"status"})");
     const auto object = ordered_json::parse(answer.value_or(""), nullptr, false);
     if (object.is_object() && object.contains("status") && object["status"].is_object())
       return object["status"];
   } catch (const user_error& error) {
-    screen.note(fmt::format("note: {}", error.what()));
+    note(error.what());
   }
   return nullptr;
 }
@@ -80,11 +80,10 @@ void show_live(const ordered_json& live, console& screen) {
 
 }  // namespace
 
-ordered_json status_object(const std::string& run, console& screen) {
-  const auto live = live_status_of(run, screen);
+ordered_json status_object(const std::string& run, const note_taker& note) {
+  const auto live = live_status_of(run, note);
   const bool running = is_running(run);
-  const auto result =
-      read_result(run, [&](const std::string& text) { screen.note("note: " + text); });
+  const auto result = read_result(run, note);
   const auto checkpoints = list_checkpoints(run);
   return {{"schema", "troupe.status/1"},
           {"run_folder", run},

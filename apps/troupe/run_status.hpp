@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/troupe/console.hpp"
+#include "apps/troupe/run_files.hpp"
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -9,9 +10,9 @@
 
 namespace troupe::program {
 
-/// The object of `troupe status --json`. Waits at most 10 s for the program; notes on `screen` say
-/// what could not be read.
-nlohmann::ordered_json status_object(const std::string& run, console& screen);
+/// The object of `troupe status --json`. Waits at most 10 s for the program; `note` gets what could
+/// not be read.
+nlohmann::ordered_json status_object(const std::string& run, const note_taker& note);
 /// Prints such an object as text.
 void show_status(const nlohmann::ordered_json& all, console& screen);
 

@@ -45,10 +45,11 @@ class OnTerminal:
 
     def wait_for(self, pattern):
         with self._more:
-            while not re.search(pattern, self._shown):
+            while not (found := re.search(pattern, self._shown)):
                 if self._ended:
                     fail(f"{pattern!r} was not shown: {self._shown[-4000:]!r}")
                 self._more.wait()
+            return found
 
     def end(self, number=None):
         """Its exit code."""
@@ -151,6 +152,19 @@ def story_a_fit_on_a_terminal_shows_each_rank(folder):
     asked = os.path.join(folder, "asked")
     check_code(fit(asked, "--callback", "ranks", "--set", "log_every_n_steps=4"), 0)
     check(all(0 <= row["rank/1/waiting_share"] <= 1 for row in metrics_of(asked) if "train/loss" in row), asked)
+
+
+def story_a_note_takes_the_place_of_the_lines(folder):
+    run = os.path.join(folder, "run")
+    running = running_fit(run)
+    with open(os.path.join(run, "result.json"), "w", encoding="utf-8") as f:
+        f.write("{")
+    looking = OnTerminal("watch", run, "--interval", "0.05")
+    found = looking.wait_for(rb"checkpoints [^\n]*\n([^\n]*)note: [^\n]*\n")
+    running.signal(signal.SIGTERM)
+    check_code(running.end(), 143)
+    check_equal(looking.end(), 0)
+    check_equal(found[1], b"\x1b[4A\x1b[J\r\x1b[K")
 
 
 def story_a_run_that_has_ended_is_shown_once(folder):
