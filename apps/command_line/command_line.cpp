@@ -15,6 +15,8 @@ namespace troupe::program {
 
 namespace {
 
+constexpr char value_end = '\x1f';
+
 // Every flag of `app` and, for a word, every command.
 std::vector<std::string> candidates(const CLI::App& app, bool flags) {
   std::vector<std::string> names;
@@ -93,12 +95,19 @@ std::vector<std::string> with_empty_values(const CLI::App& app, std::vector<std:
   return split;
 }
 
+// CLI11 takes `[a,b]` for a list of values, unless it ends with the delimiter of values.
+std::vector<std::string> with_brackets(std::vector<std::string> all) {
+  for (auto& one : all)
+    if (one.starts_with("[") && one.ends_with("]")) one += value_end;
+  return all;
+}
+
 void refuse_extras(const CLI::App& app) {
   bool flags_end = false;
   for (const auto& extra : app.remaining()) {
     if (extra == "--" && !std::exchange(flags_end, true)) continue;
     const bool flag = extra.starts_with("-") && !flags_end;
-    const auto name = extra.substr(0, extra.find('='));
+    const auto name = extra.substr(0, extra.find_first_of({'=', value_end}));
     throw user_error(errc::bad_usage,
                      fmt::format("unknown {} \"{}\"{}\n`{} --help` lists what there is",
                                  flag ? "flag" : "argument", name,
@@ -165,7 +174,7 @@ command command::require_command() const {
 
 template <class T>
 option command::add(const std::string& name, T& value, const std::string& about) const {
-  return option{app_->add_option(name, value, about)};
+  return option{app_->add_option(name, value, about)->delimiter(value_end)};
 }
 template option command::add(const std::string&, int&, const std::string&) const;
 template option command::add(const std::string&, std::int64_t&, const std::string&) const;
@@ -200,7 +209,7 @@ command command_line::top() const { return command{app_.get()}; }
 
 std::optional<std::string> command_line::read(std::vector<std::string> arguments) {
   allow_extras(*app_);
-  arguments = with_empty_values(*app_, normalised(std::move(arguments)));
+  arguments = with_brackets(with_empty_values(*app_, normalised(std::move(arguments))));
   std::reverse(arguments.begin(), arguments.end());
   try {
     app_->parse(std::move(arguments));

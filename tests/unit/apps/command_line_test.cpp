@@ -81,6 +81,19 @@ TEST_CASE("a flag with nothing after its = has an empty value, not the next argu
   CHECK(settled(fit({"--json=", "--max-epochs", "4"})).integer("max_epochs") == 4);
 }
 
+TEST_CASE("the brackets of a value stay, whatever takes it", "[command_line]") {
+  command_line line{{.name = "troupe", .about = "", .footer = "", .version = ""}};
+  std::vector<std::string> runs;
+  std::string output;
+  const auto report = line.top().add_command("report", "");
+  report.add("RUN_DIR", runs, "");
+  report.add("--output", output, "");
+  line.read({"report", "--output", "[o]", "--", "[a]", "b", "[c,d]"});
+  CHECK(runs == std::vector<std::string>{"[a]", "b", "[c,d]"});
+  CHECK(output == "[o]");
+  CHECK(mentions(refusal({"[a,b]"}), "unknown argument \"[a,b]\""));
+}
+
 TEST_CASE("the flag --fault can be repeated, and its value keeps its commas", "[command_line]") {
   const auto s = settled(
       fit({"--fault", "throw@rank=0,hook=setup", "--fault", "stall@rank=1,hook=setup,ms=5"}));
