@@ -29,6 +29,23 @@ namespace troupe::program {
 
 namespace {
 
+// What the user has to know of where the checkpoints are.
+std::string wrong_with_place(const run_folder& at) {
+  namespace fs = std::filesystem;
+  if (!at.is_in_place())
+    return fmt::format(
+        "the run folder {0} was moved or removed while the job runs: what is written from now on "
+        "is in a new folder {0}, and the checkpoints before are where the other one is now",
+        at.path());
+  const auto link = fs::path{at.path()} / checkpoints_folder / latest_link;
+  std::error_code ignored;
+  if (fs::symlink_status(link, ignored).type() != fs::file_type::not_found) return {};
+  return fmt::format(
+      "{} is not there: something has removed it, or this file system has no symbolic links; "
+      "--resume latest goes on with the newest checkpoint",
+      link.string());
+}
+
 class fit_call {
 public:
   // Reports errors in the settings or the checkpoint before it creates a folder or writes a file.
@@ -158,15 +175,8 @@ private:
     auto fit = plain_job();
     add(progress_of(plan_.settings, around_), fit);
     fit.started = [this](const job_handle& held) { live_.hold(held); };
-    fit.observers.push_back(report_.watch([folder = folder_] {
-      return folder->is_in_place()
-                 ? std::string{}
-                 : fmt::format(
-                       "the run folder {0} was moved or removed while the job runs: what "
-                       "is written from now on is in a new folder {0}, and the checkpoints "
-                       "before are where the other one is now",
-                       folder->path());
-    }));
+    fit.observers.push_back(
+        report_.watch([folder = folder_] { return wrong_with_place(*folder); }));
     add_loggers({.folder = plan_.folder,
                  .restarts = fit.options.elastic.enabled(),
                  .resumed_at = plan_.resumes ? plan_.step : undefined,

@@ -22,7 +22,7 @@ struct trouble_report::state {
   bool checkpoints_fail = false;   // the last checkpoint could not be written
   bool removals_fail = false;      // an old checkpoint could not be removed
   bool warned = false;
-  bool warned_of_place = false;
+  std::string warned_of_place;
 
   void checkpoint_failed(const seen::lifecycle& what);
   void checkpoint_written(const seen::lifecycle& what);
@@ -58,10 +58,9 @@ void trouble_report::state::checkpoint_written(const seen::lifecycle& what) {
 
 void trouble_report::state::warn_of_place(const std::function<std::string()>& misplaced) {
   const std::lock_guard hold{guard};
-  if (warned_of_place) return;
   const auto text = misplaced();
-  if (text.empty()) return;
-  warned_of_place = true;
+  if (text.empty() || text == warned_of_place) return;
+  warned_of_place = text;
   screen.warning(text);
 }
 

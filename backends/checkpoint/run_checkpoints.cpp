@@ -107,6 +107,9 @@ std::vector<listed_checkpoint> list_checkpoints(const fs::path& run) {
     }
     list.push_back(std::move(entry));
   }
+  const auto good = [](const listed_checkpoint& one) { return one.damage.empty(); };
+  if (const auto newest = std::ranges::find_if(list, good); !link.there && newest != list.end())
+    newest->latest = true;
   std::reverse(list.begin(), list.end());
   return list;
 }

@@ -28,7 +28,7 @@ struct listed_checkpoint {
   std::int64_t step = 0;  ///< by its name
   manifest what;
   std::string damage;
-  bool latest = false;  ///< the link names it
+  bool latest = false;  ///< the link names it; without a link, the newest undamaged one
 };
 /// Sorted by step. Empty if the run has none; throws if `run` is not a readable folder.
 std::vector<listed_checkpoint> list_checkpoints(const std::filesystem::path& run);

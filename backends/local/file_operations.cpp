@@ -97,6 +97,9 @@ void remove_whole(const fs::path& path) {
   if (error) fail(error, path);
 }
 
+// What `symlink` says on a file system that has none.
+bool has_no_links(int error) { return error == EPERM || error == EOPNOTSUPP || error == ENOSYS; }
+
 bool is_there(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(fs::symlink_status(path, ignored));
@@ -190,7 +193,11 @@ public:
       place((fs::path{op.path}.parent_path() / op.target).string());
     const auto part = hidden_beside(path);
     ::unlink(part.c_str());  // left by a crash
-    if (::symlink(op.target.c_str(), part.c_str()) != 0) fail_errno(path);
+    if (::symlink(op.target.c_str(), part.c_str()) != 0) {
+      const int error = errno;
+      if (has_no_links(error) && !is_there(path)) return {};
+      fail({error, std::generic_category()}, path);
+    }
     if (::rename(part.c_str(), path.c_str()) == 0) return {};
     const std::error_code error{errno, std::generic_category()};
     ::unlink(part.c_str());

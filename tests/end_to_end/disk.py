@@ -8,7 +8,7 @@ import os
 import sys
 
 from troupe_program import (Traced, check, check_code, check_equal, check_in, checkpoints_of, fit, main, metrics_of,
-                            result_of)
+                            result_of, troupe)
 
 BYTES = 3000  # more than config.toml and result.json, less than a checkpoint or many events
 # Python ignores SIGXFSZ, the signal of a write beyond the limit. The program starts with its default, as in a shell.
@@ -72,6 +72,18 @@ def story_a_full_disk_ends_the_trace_of_hooks_and_not_the_fit(folder):
         check_equal(ended.err.count(f"the trace ends early: cannot write {trace}: File too large"), 1, ended)
         with open(trace, encoding="utf-8") as f:
             check(all(json.loads(line) for line in f), "a partial line")
+
+
+def story_without_symbolic_links_checkpoints_are_written_and_found(folder):
+    run = os.path.join(folder, "run")
+    no_links = {"LD_PRELOAD": os.environ["TROUPE_NO_LINKS"]}
+    ended = check_code(fit(run, *EVERY, "--max-epochs", 1, **no_links), 0)
+    check_equal(ended.err.count("has no symbolic links"), 1, ended)
+    check_equal(os.listdir(os.path.join(run, "checkpoints")), ["step-00000016"])
+    ended = check_code(fit(run, *EVERY, "--max-epochs", 2, "--resume", "latest", **no_links), 0)
+    check_equal(result_of(run)["steps"], 32, ended)
+    check_equal(os.listdir(os.path.join(run, "checkpoints")), ["step-00000032"])
+    check_in("  latest\n", check_code(troupe("checkpoint", "list", run), 0).out)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ inline constexpr std::size_t commit_file_limit = std::size_t{64} << 20;
 
 /// The folder of a run that holds its checkpoints, and the link in it to the last one.
 inline constexpr const char* checkpoints_folder = "checkpoints";
-/// See checkpoints_folder.
+/// See checkpoints_folder. On a file system without symbolic links there is none.
 inline constexpr const char* latest_link = "latest";
 /// `step-00000937`
 std::string checkpoint_folder_name(std::int64_t step);
@@ -146,7 +146,7 @@ struct remove {
 };
 /// A relative symbolic link, replaced atomically. `target` is relative to the link's folder.
 struct link {
-  /// What the link names, and the link.
+  /// What the link names, and the link. Where the file system has no links: no error, no link.
   /// @{
   std::string target, path;
   /// @}

@@ -179,6 +179,13 @@ TEST_CASE("the list shows good and damaged checkpoints and ignores other entries
   CHECK(list[1].latest);
   CHECK(list[1].what.loop.steps == 10);
   CHECK(list[2].step == 123456789);
+  CHECK_FALSE(list[2].latest);
+  fs::remove(run.checkpoints() / latest_link);  // as on a file system without symbolic links
+  fs::remove(run.path(123456789) / "optimizer.safetensors");
+  const auto without = list_checkpoints(run.folder.path());
+  REQUIRE(without.size() == 3);
+  CHECK(without[1].latest);
+  CHECK_FALSE(without[2].latest);
 }
 
 TEST_CASE("symbolic links inside a checkpoint's folder are refused", "[checkpoint]") {
