@@ -48,29 +48,40 @@ scripted_simulation::scripted_simulation(script_options how) : how_(std::move(ho
 
 scripted_simulation::~scripted_simulation() = default;
 
+void scripted_simulation::kill_program() {
+  if (!sim_job_->supervisor() || !simulation_->alive(sim_job_->supervisor_node())) return;
+  disk_->kill(0);
+  sim_job_->crash_program();
+}
+
 void scripted_simulation::begin(job what) {
-  if (sim_job_->supervisor() && simulation_->alive(sim_job_->supervisor_node())) {
-    disk_->kill(0);
-    sim_job_->crash_program();
-  }
+  kill_program();
   sim_job_->begin(std::move(what));
 }
 
 void scripted_simulation::train(const job_spec& what) {
   job_ = what;
   reference_ = std::make_unique<modular_reference>(reference_of(what));
-  train_again();
+  kill_program();
+  if (!disk_->disk().entries().empty())
+    disk_->submit(storage_ops::remove{folder}, [](const storage_result&) {});
+  train_from(std::nullopt);
 }
 
 void scripted_simulation::train_again() {
+  std::optional<std::string> newest;
+  try {
+    newest = io_->latest(folder).path;
+  } catch (const user_error&) {  // no checkpoint exists yet
+  }
+  train_from(std::move(newest));
+}
+
+void scripted_simulation::train_from(std::optional<std::string> checkpoint) {
   job what;
   what.options = job_.asked();
   what.run_folder = folder;
-  try {
-    what.resume = io_->latest(folder).path;
-  } catch (const user_error&) {  // no checkpoint exists yet
-    what.resume.reset();
-  }
+  what.resume = std::move(checkpoint);
   const auto from = what.resume ? io_->read(*what.resume).loop.steps : 0;
   steps_.assign(static_cast<std::size_t>(job_.ranks), from);
   modular_options payload;

@@ -63,8 +63,8 @@ public:
 
   // --- begin ---
 
-  /// Starts a job with the integer payload, saved in the folder "run". Each call starts a new
-  /// program and kills one that still runs.
+  /// Starts a job with the integer payload, saved in the folder "run", which is removed first. Each
+  /// call starts a new program and kills one that still runs.
   void train(const job_spec& what);
   /// The operator restarts the job from its newest good checkpoint, or from the beginning.
   void train_again();
@@ -122,6 +122,8 @@ public:
   void release_to(const std::shared_ptr<held_message>& what, const supervisor_actor& whom);
 
 private:
+  void kill_program();
+  void train_from(std::optional<std::string> checkpoint);
   std::shared_ptr<held_message> hold_if(
       std::function<bool(std::int32_t, bool, const link_message&)> wanted);
 

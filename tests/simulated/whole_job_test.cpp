@@ -196,3 +196,16 @@ TEST_CASE("a scripted job has hooks that call collectives where it asks for them
   };
   CHECK(events(true) > events(false));
 }
+
+TEST_CASE("a second scripted job begins anew, and not where the first one ended", "[simulated]") {
+  scripted_simulation script;
+  script.train({.ranks = 3, .steps = 20, .checkpoint_every = 2});
+  CHECK(script.run().ok());
+  script.train({.ranks = 2, .steps = 10, .checkpoint_every = 2});
+  CHECK(script.run().ok());
+  CHECK(script.weights() == script.reference_weights());
+  script.train_again();  // from the checkpoint of this job
+  CHECK(script.steps_of(0) == 10);
+  CHECK(script.run().ok());
+  CHECK(script.weights() == script.reference_weights());
+}
