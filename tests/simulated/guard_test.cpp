@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -49,6 +50,18 @@ std::vector<outside> all_kinds() {
        },
        "open"},
       {"file system", [] { use(std::filesystem::exists("/dev/null")); }, "stat"},
+      {"file system, with large files",
+       [] {
+         struct stat64 facts {};
+         use(::stat64("/dev/null", &facts));
+       },
+       "stat64"},
+      {"links, with large files",
+       [] {
+         struct stat64 facts {};
+         use(::lstat64("/dev/null", &facts));
+       },
+       "lstat64"},
       {"working folder", [] { use(std::filesystem::current_path().native().size()); }, "getcwd"},
       {"environment", [] { use(std::getenv("HOME") != nullptr); }, "getenv"},
       {"random device", [] { use(std::random_device{}()); }, "random_device"},
