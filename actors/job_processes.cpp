@@ -122,6 +122,7 @@ public:
                                      [in = inbox_](process_end how) { in->end(std::move(how)); }});
       const std::lock_guard lock(guard_);
       process_ = std::move(started);
+      placed_ = launcher.placed().has_value();
     } catch (const std::exception& error) {
       process_end how;
       how.what = make_failure(failure_kind::start_failed, error.what());
@@ -133,6 +134,7 @@ public:
     {
       const std::lock_guard lock(guard_);
       ++ranks_;
+      used_ = true;
     }
     inbox_->add(rank, std::move(sink));
   }
@@ -179,8 +181,11 @@ private:
     const std::lock_guard lock(guard_);
     return process_;
   }
+  // A spare that no rank has lived in has nothing to end in order, and may still make its recipe.
+  // One of a launcher could take no part in a later job if it was killed.
   void release_if_empty() {
-    if (ending_ && ranks_ == 0 && process_) process_->release(grace_);
+    if (!ending_ || ranks_ > 0 || !process_) return;
+    process_->release(used_ || placed_ ? grace_ : std::chrono::nanoseconds{0});
   }
 
   std::shared_ptr<inbox> inbox_;
@@ -188,6 +193,8 @@ private:
   mutable std::mutex guard_;  // guards the rest
   std::shared_ptr<rank_process> process_;
   int ranks_ = 0;
+  bool used_ = false;    // a rank lives there, or has lived there
+  bool placed_ = false;  // by a launcher
   bool ending_ = false;
 };
 

@@ -55,7 +55,7 @@ public:
   /// the reason why it could not be started included.
   void start(std::int32_t number, bool spare, const supervisor_actor& supervisor);
   /// No further rank is started there: the process ends with the last of its ranks, and is killed
-  /// when that takes long.
+  /// when that takes long. A child that never had one is killed at once.
   void end(std::int32_t number);
   /// The process `number`, which `start` has started.
   std::shared_ptr<job_process> at(std::int32_t number) const;

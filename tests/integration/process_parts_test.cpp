@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 #include <string_view>
+#include <thread>
 
 #include "backends/lane.hpp"
 #include "tests/support/integer_learner.hpp"
@@ -20,6 +21,7 @@ using namespace troupe::testing;
 namespace {
 
 bool is_child = false;  // this process was started as a rank by this program
+std::string number;     // that process's number in the job
 
 std::int64_t queue_many(rank_context& who, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) who.add_to_queue(i);
@@ -43,6 +45,8 @@ recipe_ptr result_of_own_type(std::int32_t on) {
 // The name is the text of the recipe.
 recipe_ptr recipe_named(const std::string& name) {
   if (name == "of two kinds") return std::make_shared<of_two_kinds>();
+  if (name == "slow in process 2")
+    while (is_child && number == "2") std::this_thread::yield();
   if (name == "own type on rank 0") return result_of_own_type(0);
   if (name == "own type on rank 1") return result_of_own_type(1);
   return std::make_shared<integer_recipe>(integer_options{.can_wait = true});
@@ -180,8 +184,23 @@ TEST_CASE("an exception that ends a rank's actor in its process reaches the call
   CHECK(outcome.failed_with->record.rank == 1);
 }
 
+TEST_CASE("a spare that still makes its recipe when the job ends is not waited for") {
+  auto what = in_processes("slow in process 2", 2);
+  what.options.elastic.max_restarts = 1;
+  what.options.elastic.spares = 1;
+  what.options.time.detect = std::chrono::seconds{3};
+  const auto before = std::chrono::steady_clock::now();
+  const auto outcome = run(what);
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  // A rank's process that makes progress would get 16 times 2 D, and ends itself after a minute.
+  CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds{48});
+  CHECK(outcome.survivors.empty());
+  CHECK(outcome.late.empty());
+}
+
 int main(int count, char** arguments) {
   is_child = count > 1 && std::string_view{arguments[1]} == "--troupe-rank";
+  if (is_child && count > 2) number = arguments[2];
   rank_process_options home{recipe_named, ports_of_rank};
   home.functions = {queueing};
   if (const auto code = run_rank_if_child(count, arguments, home)) return *code;
