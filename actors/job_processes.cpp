@@ -47,7 +47,8 @@ public:
       const std::lock_guard lock(guard_);
       ready_ = true;
     }
-    if (std::holds_alternative<process_ready>(m)) return change(process_changed::change::ready);
+    if (const auto* ready = std::get_if<process_ready>(&m))
+      return change(ready->warm ? process_changed::change::warm : process_changed::change::ready);
     if (auto* leaves = std::get_if<process_leaves>(&m)) {
       failure why;
       why.what = std::move(leaves->why);

@@ -51,8 +51,8 @@ public:
   ~job_processes();
 
   /// Starts process `number`, a new one; a `spare` loads what ranks of the job will need.
-  /// `supervisor` is sent process_changed when the process is ready, wants to leave, or has ended,
-  /// the reason why it could not be started included.
+  /// `supervisor` is sent process_changed when the process is ready, when a spare is warm, and when
+  /// the process wants to leave, or has ended, the reason why it could not be started included.
   void start(std::int32_t number, bool spare, const supervisor_actor& supervisor);
   /// No further rank is started there: the process ends with the last of its ranks, and is killed
   /// when that takes long. A child that never had one is killed at once.

@@ -37,6 +37,11 @@ void placements::ready(std::int32_t number) {
   if (found != all_.end()) found->ready = true;
 }
 
+void placements::warm(std::int32_t number) {
+  const auto found = std::ranges::find(all_, number, &place::number);
+  if (found != all_.end()) found->ready = found->warm = true;
+}
+
 bool placements::lost(std::int32_t number) {
   return std::erase_if(all_, [&](const place& p) { return p.number == number; }) > 0;
 }
@@ -66,11 +71,11 @@ void placements::give_up_spares() {
   }
 }
 
-// Takes a spare that is ready. Without one: nothing if `ready`, else the first spare that started.
-std::optional<std::int32_t> placements::take_spare(bool ready) {
+// Takes a spare that is warm. Without one: nothing if `warm`, else the first spare that started.
+std::optional<std::int32_t> placements::take_spare(bool warm) {
   const auto is_spare = [](const place& p) { return p.spare; };
-  auto found = std::ranges::find_if(all_, [](const place& p) { return p.spare && p.ready; });
-  if (found == all_.end() && !ready) found = std::ranges::find_if(all_, is_spare);
+  auto found = std::ranges::find_if(all_, [](const place& p) { return p.spare && p.warm; });
+  if (found == all_.end() && !warm) found = std::ranges::find_if(all_, is_spare);
   if (found == all_.end()) return std::nullopt;
   sometimes(true, coverage_point::spare_taken);
   found->spare = false;

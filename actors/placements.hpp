@@ -16,6 +16,7 @@ namespace troupe {
 struct place {
   std::int32_t number = 0;
   bool ready = false;    ///< it has said that it can run ranks
+  bool warm = false;     ///< a spare: it has loaded what ranks need
   bool spare = false;    ///< it waits for the ranks of another one
   bool leaving = false;  ///< it gets no rank any more
   std::chrono::nanoseconds started{0};
@@ -45,6 +46,7 @@ public:
   /// of `world` ranks: contiguous runs of equal length, or one less.
   std::vector<std::int32_t> begin(std::int32_t world);
   void ready(std::int32_t number);
+  void warm(std::int32_t number);
   /// The process has ended. Returns false if it is not known or had ended before.
   bool lost(std::int32_t number);
   /// The process gets no further rank.
@@ -57,7 +59,7 @@ public:
   enum class starting { by_loss, last_resort, to_target };
   /// The processes for the ranks of a lost process: one for all of them, or several that are there.
   /// `homes` holds the process of each rank that stays. A new process is appended to `started`.
-  /// A spare that is not ready is taken in place of a new process only. One that is not ready in
+  /// A spare that is not warm is taken in place of a new process only. One that is not ready in
   /// time leaves.
   std::vector<std::int32_t> homes_for(std::size_t ranks, std::vector<std::int32_t> homes,
                                       starting how, std::vector<std::int32_t>& started);
@@ -78,7 +80,7 @@ private:
   std::int32_t add(bool spare);
   std::int32_t wanted(starting how) const;
   void give_up_spares();
-  std::optional<std::int32_t> take_spare(bool ready);
+  std::optional<std::int32_t> take_spare(bool warm);
 
   placement_rules rules_;
   std::int32_t target_ = 0;

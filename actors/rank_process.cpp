@@ -322,7 +322,8 @@ rank_host::rank_host(launcher_client& parent, const rank_process_options& home,
                          process_parts{home},
                          {},
                          parent.has_threads() ? std::make_shared<trace_gate>() : nullptr}) {
-  parent.control().send(process_ready{});
+  // In a simulation no warm-up takes time.
+  parent.control().send(process_ready{.warm = !parent.has_threads()});
 }
 
 rank_host::~rank_host() {
@@ -332,7 +333,11 @@ rank_host::~rank_host() {
 
 void rank_host::receive(link_message&& what) {
   if (const auto* brief = std::get_if<rank_spec>(&what)) return inside_->settle(*brief);
-  if (const auto* needs = std::get_if<warm_up>(&what)) return inside_->parts.warm(*needs);
+  if (const auto* needs = std::get_if<warm_up>(&what)) {
+    inside_->parts.warm(*needs);
+    if (inside_->parent.has_threads()) inside_->parent.control().send(process_ready{.warm = true});
+    return;
+  }
   std::visit([this](auto& order) { inside_->pass(order); }, what);
 }
 

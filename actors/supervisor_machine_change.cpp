@@ -52,6 +52,7 @@ void supervisor_machine::handle(const process_changed& e, actions& out) {
   if (e.job != members_.job() || !placements_.any()) return;
   switch (e.how) {
     case process_changed::change::ready: return placements_.ready(e.number);
+    case process_changed::change::warm: return placements_.warm(e.number);
     case process_changed::change::leaves: return leave(e.number, out);
     case process_changed::change::gone: break;
   }

@@ -251,11 +251,12 @@ struct process_gone {
   failure what;
   bool clean = false;
 };
-/// Launcher to supervisor: a process of the job can run ranks from now on, wants to leave, or has
-/// ended and is reaped (`what` says how, `clean` whether in order). The proxies of the ranks in it
-/// report its end too. Late or lost: the ranks in it do not prepare in time.
+/// Launcher to supervisor: a process of the job can run ranks from now on, wants to leave, has
+/// ended and is reaped (`what` says how, `clean` whether in order), or is a spare that has loaded
+/// what ranks need (`warm`). The proxies of the ranks in it report its end too. Late or lost: the
+/// ranks in it do not prepare in time.
 struct process_changed {
-  enum class change : std::uint8_t { ready, leaves, gone };
+  enum class change : std::uint8_t { ready, leaves, gone, warm };
   job_id job;
   std::int32_t number = 0;
   change how = change::ready;

@@ -73,8 +73,11 @@ struct rank_ended {
   incarnation_id rank;
   std::string why;
 };
-/// Rank's process to the supervisor, first: it can run ranks now. Late or lost: as rank_spec.
-struct process_ready {};
+/// Rank's process to the supervisor, first: it can run ranks now. Again, with `warm`, once it has
+/// done what a warm_up asks for. Late or lost: as rank_spec, and with shrink a spare is not taken.
+struct process_ready {
+  bool warm = false;
+};
 /// Rank's process to the supervisor: it was asked to end (SIGTERM), and its ranks should go on
 /// elsewhere. Lost: only with the process.
 struct process_leaves {

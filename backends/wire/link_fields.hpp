@@ -325,7 +325,9 @@ void inspect(F& f, rank_ended& x) {
   f(x.rank, x.why);
 }
 template <class F>
-void inspect(F&, process_ready&) {}
+void inspect(F& f, process_ready& x) {
+  f(x.warm);
+}
 template <class F>
 void inspect(F& f, warm_up& x) {
   f(x.options, x.recipe);

@@ -1,6 +1,7 @@
 // Goal: what a rank's process brings along is made once and compared with the job's, and what its
 // ranks return and queue reaches the caller or fails the job.
 #include <boost/asio/io_context.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -42,20 +43,41 @@ recipe_ptr result_of_own_type(std::int32_t on) {
   });
 }
 
-// The name is the text of the recipe.
-recipe_ptr recipe_named(const std::string& name) {
-  if (name == "of two kinds") return std::make_shared<of_two_kinds>();
-  if (name == "slow in process 2")
-    while (is_child && number == "2") std::this_thread::yield();
-  if (name == "own type on rank 0") return result_of_own_type(0);
-  if (name == "own type on rank 1") return result_of_own_type(1);
-  return std::make_shared<integer_recipe>(integer_options{.can_wait = true});
-}
-
 // The calls in all processes of a job are counted in the file that this names.
 constexpr const char* counts = "TROUPE_TEST_COUNTS";
 void count_call(const std::string& what) {
   if (const auto* file = std::getenv(counts)) std::ofstream{file, std::ios::app} << what + "\n";
+}
+bool has_counted(const std::string& what) {
+  std::ifstream in{std::getenv(counts)};
+  for (std::string line; std::getline(in, line);)
+    if (line == what) return true;
+  return false;
+}
+
+// Rank 1 dies once if calls are counted, as soon as the spare makes its recipe.
+value die_beside_spare(rank_context& who) {
+  if (who.rank() == 1 && std::getenv(counts) && !has_counted("death")) {
+    while (!has_counted("spare")) std::this_thread::yield();
+    count_call("death");
+    ::raise(SIGKILL);
+  }
+  std::int64_t sum = 1;
+  who.collectives().all_reduce({&sum, 1, dtype::i64}, reduction::sum)->wait();
+  return sum;
+}
+
+// The name is the text of the recipe.
+recipe_ptr recipe_named(const std::string& name) {
+  if (name == "of two kinds") return std::make_shared<of_two_kinds>();
+  if (name == "slow in process 2") {
+    if (number == "2") count_call("spare");
+    while (number == "2") std::this_thread::yield();
+    return call_recipe(die_beside_spare);
+  }
+  if (name == "own type on rank 0") return result_of_own_type(0);
+  if (name == "own type on rank 1") return result_of_own_type(1);
+  return std::make_shared<integer_recipe>(integer_options{.can_wait = true});
 }
 
 /// The rendezvous `shm`, which counts its calls.
@@ -186,6 +208,7 @@ TEST_CASE("an exception that ends a rank's actor in its process reaches the call
 
 TEST_CASE("a spare that still makes its recipe when the job ends is not waited for") {
   auto what = in_processes("slow in process 2", 2);
+  what.purpose = stage::call;
   what.options.elastic.max_restarts = 1;
   what.options.elastic.spares = 1;
   what.options.time.detect = std::chrono::seconds{3};
@@ -196,6 +219,20 @@ TEST_CASE("a spare that still makes its recipe when the job ends is not waited f
   CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds{48});
   CHECK(outcome.survivors.empty());
   CHECK(outcome.late.empty());
+}
+
+TEST_CASE("with shrink a spare that still makes its recipe is not waited for") {
+  const temporary_folder folder;
+  const auto file = (folder.path() / "counts").string();
+  auto what = in_processes("slow in process 2", 2);
+  what.purpose = stage::call;
+  what.options.elastic = {.max_restarts = 1, .on_loss = elastic_options::loss::shrink, .spares = 1};
+  ::setenv(counts, file.c_str(), 1);
+  const auto outcome = run(what);
+  ::unsetenv(counts);
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  REQUIRE(outcome.generations.size() == 2);
+  CHECK(outcome.generations[1].ranks == 1);
 }
 
 int main(int count, char** arguments) {

@@ -75,8 +75,10 @@ struct placed_job {
     on(process_changed{job_id{1}, number, how, std::move(why)});
   }
   void ready() {
-    for (const auto& [number, lives_] : std::map{processes})
+    for (const auto& [number, lives_] : std::map{processes}) {
       change(number, process_changed::change::ready);
+      change(number, process_changed::change::warm);
+    }
   }
   void form() {
     const auto digest = machine.generation() == generation_id{1} ? "" : "same";
@@ -208,7 +210,7 @@ TEST_CASE("with shrink a launcher's slow spare keeps its place, and another one 
   s.kill(1, 1);
   CHECK(s.homes == numbers{0, 0});
   s.form();
-  s.change(2, process_changed::change::ready);
+  s.change(2, process_changed::change::warm);
   s.step(2);
   s.kill(0, 2);
   CHECK(s.homes == numbers{2, 2});
@@ -345,9 +347,11 @@ TEST_CASE(
   CHECK(s.processes.contains(6));  // of the next generation
 }
 
-TEST_CASE("with shrink a spare that is not ready takes no shards, unless a process is needed",
+TEST_CASE("with shrink a spare that is not warm takes no shards, unless a process is needed",
           "[placements]") {
   placed_job s{4, {.max_restarts = 9, .on_loss = loss::shrink, .min_ranks = 2, .spares = 1}, 3};
+  s.change(3, process_changed::change::ready);
+  s.now = derive({}).form + std::chrono::nanoseconds{1};
   s.step(1);
   s.kill(2, 1);
   CHECK(s.homes == numbers{0, 0, 1, 1});
@@ -517,11 +521,12 @@ TEST_CASE("a process that cannot be started: the job goes on in those that are l
   }
 }
 
-TEST_CASE("of two spares the one that is ready takes the ranks", "[placements]") {
+TEST_CASE("of two spares the one that is warm takes the ranks", "[placements]") {
   placements two({.processes = 2, .spares = 2});
   CHECK(two.begin(2) == numbers{0, 1});
   CHECK(two.refill() == numbers{2, 3});
-  two.ready(3);
+  two.ready(2);
+  two.warm(3);
   two.lost(1);
   numbers started;
   CHECK(two.homes_for(1, {0}, placements::starting::by_loss, started) == numbers{3});

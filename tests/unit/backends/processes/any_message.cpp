@@ -190,7 +190,7 @@ link_message any_message(std::uint64_t seed, std::size_t index) {
     case 17: return observed{d.seen_thing()};
     case 18: return dropped_observations{d.number(), d.number()};
     case 19: return hook_entered{1, d.some_hook()};
-    case 20: return process_ready{};
+    case 20: return process_ready{d.yes()};
     case 21: return process_leaves{d.text()};
     case 22: return warm_up{d.options(), d.text()};
     case 23: return hooks_traced{7, d.text()};
