@@ -242,8 +242,13 @@ std::uint64_t fit_plan::digest() const {
 }
 
 // A rank may have begun, and reported nothing of, the step after the last one that is known.
-std::vector<fault_drill> later_drills(std::vector<fault_drill> all, std::int64_t steps) {
-  std::erase_if(all, [&](const fault_drill& one) { return one.step <= steps + 1; });
+std::vector<fault_drill> later_drills(std::vector<fault_drill> all, std::int64_t steps,
+                                      const failed_hooks& failed) {
+  std::erase_if(all, [&](const fault_drill& one) {
+    if (one.step != undefined) return one.step <= steps + 1;
+    return one.what == fault_drill::kind::stall || failed.contains({one.rank, one.hook}) ||
+           failed.contains({one.rank, ""});
+  });
   return all;
 }
 

@@ -7,7 +7,9 @@
 #include <iosfwd>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe {
@@ -66,9 +68,13 @@ void refuse_accumulated_splits(const fit_plan& plan);
 /// whose value is impossible.
 fit_plan make_plan(const trainer_options& options, stage purpose, std::string resume = {});
 
-/// Of the drills of a rank that begins again those that cannot have happened yet: of steps that no
-/// rank had begun, when so many were known to be done.
-std::vector<fault_drill> later_drills(std::vector<fault_drill> all, std::int64_t steps);
+/// The hooks in which ranks have failed, with the rank. "": one that is not known.
+using failed_hooks = std::set<std::pair<std::int32_t, std::string>>;
+/// Of the drills of ranks that begin again those that cannot have happened yet: of steps that no
+/// rank had begun, when so many were known to be done; and without a step, of hooks in which the
+/// rank has not failed. A stall without a step may have passed without a failure.
+std::vector<fault_drill> later_drills(std::vector<fault_drill> all, std::int64_t steps,
+                                      const failed_hooks& failed);
 
 /// Throws user_error (bad_configuration) when the checkpoint that a fit resumes from has finished
 /// more epochs or steps than the plan has.

@@ -40,6 +40,7 @@ struct rank_state {
   bool hooks_wanted = false;
   bool opened = false;             // it has had a learner
   std::int64_t furthest_step = 0;  // that it has done with any learner
+  failed_hooks failed_in;          // with any learner
   std::vector<queue_value> queued;
   std::vector<hook> in_flight;           // only when an observer wants hooks
   std::vector<ranks::action> after_run;  // empty between answers; kept for its memory
@@ -136,7 +137,8 @@ void rank_state::open_lane() {
                           .saves = setup.plan.rank == 0 && setup.checkpointer};
   // Each injected fault happens once. A new rank of a later generation has been given later ones.
   if (std::exchange(opened, true))
-    context.options.faults = later_drills(std::move(context.options.faults), furthest_step);
+    context.options.faults =
+        later_drills(std::move(context.options.faults), furthest_step, failed_in);
   lane_sink sink;
   const auto me = caf::actor_cast<rank_actor>(self);
   sink.answered = [me](ran&& what) { caf::anon_send(me, lane_answered{std::move(what)}); };
@@ -244,7 +246,10 @@ void rank_state::answered(ran& what) {
   if (hooks_wanted) show_handled(what);
   if (setup.plan.rank == 0 && !what.outcome.queued.empty())
     queued.push_back({what.at, std::move(what.outcome.queued)});
-  if (what.failed_with) what.failed_with->record.id = keep(what.failed_with->original);
+  if (what.failed_with) {
+    what.failed_with->record.id = keep(what.failed_with->original);
+    failed_in.emplace(setup.plan.rank, what.failed_with->record.hook);
+  }
   after_run.clear();
   const auto before = machine->fit().point().number;
   const auto& fit = machine->fit();

@@ -62,6 +62,7 @@ struct supervisor_state {
   std::vector<queue_value> queued;                  // for the outcome
   std::int64_t furthest_step = 0;                   // that a rank has done, in any generation
   std::int64_t base_step = 0;                       // of the newest generation; -1: it begins anew
+  failed_hooks failed_in;                           // in any generation
   std::map<failure_id, std::exception_ptr> thrown;  // of the job's failures
   std::map<incarnation_id, std::vector<seen::metrics>> rows;  // of closed_generation
 
@@ -142,7 +143,7 @@ void supervisor_state::feed(const supervision::event& e) {
 std::shared_ptr<const job> supervisor_state::job_of_next() const {
   if (machine->generation() == generation_id{1} || what->options.faults.empty()) return what;
   auto later = std::make_shared<job>(*what);
-  later->options.faults = later_drills(std::move(later->options.faults), furthest_step);
+  later->options.faults = later_drills(std::move(later->options.faults), furthest_step, failed_in);
   return later;
 }
 
@@ -326,6 +327,7 @@ void supervisor_state::finished(const rank_finished& m) {
 }
 
 void supervisor_state::failed(const rank_failed& m) {
+  failed_in.emplace(m.local->record.rank, m.local->record.hook);
   if (rank_of(m.at) && m.local->original) {
     // The machine gives the next id to a failure without one.
     const auto& id = m.local->record.id;

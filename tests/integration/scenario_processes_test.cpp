@@ -292,6 +292,19 @@ TEST_CASE("a rank's process ends in some way, once: it is classified, and the jo
   CHECK(outcome.survivors.empty());
 }
 
+TEST_CASE("a drill without a step happens although its rank was replaced before") {
+  auto what = job_of("has drills", 2);
+  what.options.faults = {
+      {.what = fault_drill::kind::kill, .rank = victim, .hook = "training_step", .step = 2},
+      {.rank = victim, .hook = "on_train_epoch_end"}};
+  const auto outcome = run(what);
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  CHECK(weights_of(outcome.result) == expected_weights());
+  REQUIRE(outcome.generations.size() == 3);
+  CHECK(outcome.generations[0].ended_by->signal == "SIGKILL");
+  CHECK(outcome.generations[1].ended_by->hook == "on_train_epoch_end");
+}
+
 TEST_CASE(
     "the receiver of a state, its donor, or both are killed in the transfer: the job goes on") {
   const auto how = GENERATE(as<std::string>{}, "the receiver dies in the transfer",

@@ -30,6 +30,20 @@ std::string refusal(const std::function<void(trainer_options&)>& change) {
 
 }  // namespace
 
+TEST_CASE("a rank that begins again keeps the drills that cannot have happened", "[options]") {
+  using kind = fault_drill::kind;
+  const fault_drill done{.rank = 1, .hook = "backward", .step = 6};
+  const fault_drill later{.rank = 1, .hook = "backward", .step = 7};
+  const fault_drill any{.what = kind::kill, .rank = 1, .hook = "on_validation_end"};
+  const fault_drill stall{.what = kind::stall, .rank = 1, .hook = "on_validation_end"};
+  const std::vector all{done, later, any, stall};
+  CHECK(later_drills(all, 5, {}) == std::vector{later, any});
+  CHECK(later_drills(all, 5, {{1, "backward"}, {0, "on_validation_end"}, {0, ""}}) ==
+        std::vector{later, any});
+  CHECK(later_drills(all, 5, {{1, "on_validation_end"}}) == std::vector{later});
+  CHECK(later_drills(all, 5, {{1, ""}}) == std::vector{later});
+}
+
 TEST_CASE("impossible counts are refused with the option and its value and range", "[options]") {
   using options = trainer_options;
   CHECK(refusal([](options&) {}) == "accepted");
