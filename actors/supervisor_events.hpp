@@ -138,7 +138,7 @@ struct commit {
 struct generation_end {
   generation_id generation;
   std::int64_t base_step = 0;
-  std::int64_t steps_redone = 0;    ///< finished in an earlier generation, and done again here
+  std::int64_t steps_redone = 0;    ///< finished, and lost with the failure before
   std::int32_t ranks = 0;           ///< processes with ranks; ranks where they are threads
   std::optional<failure> ended_by;  ///< has its `others`; none: see `changed`, or the job ended
   membership_change changed = membership_change::none;

@@ -44,7 +44,7 @@ struct generation_record {
   std::shared_ptr<const failure> ended_by;
   /// `none` where `ended_by` is set, and for the last one.
   membership_change changed = membership_change::none;
-  /// Steps that were finished by some rank in an earlier generation and done again in this one.
+  /// Finished by some rank, and lost with the failure before: done again in this one or a later.
   std::int64_t steps_redone = 0;
   /// Of the recovery that led to this generation, in milliseconds, by the clock of the ports; 0 in
   /// the first one.

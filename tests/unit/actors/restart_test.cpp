@@ -108,6 +108,26 @@ TEST_CASE("without a rank that holds a point the base is the checkpoint reported
   CHECK(s.orders<form_generation>().front().base.loop.steps == 2);
 }
 
+TEST_CASE("steps that were lost count in the generation after the failure, although it fails too",
+          "[supervisor]") {
+  supervised s{1, 2};
+  s.on(supervision::durable{{5}});
+  s.step(10);
+  s.kill(0, "SIGKILL");
+  s.on(prepared{s.of(0)});
+  s.kill(0, "SIGKILL");  // before its first step
+  s.on(prepared{s.of(0)});
+  s.step(10);
+  s.kill(0, "SIGKILL");  // no restart is left
+  s.on(supervision::checkpointer_done{});
+  s.on(supervision::observers_done{});
+  const auto ends = s.actions<supervision::complete>();
+  REQUIRE(ends.size() == 1);
+  std::vector<std::int64_t> redone;
+  for (const auto& g : ends.front().generations) redone.push_back(g.steps_redone);
+  CHECK(redone == std::vector<std::int64_t>{0, 5, 0});
+}
+
 TEST_CASE("all ranks were lost and the job fails: its outcome has what the checkpoint had come to",
           "[supervisor]") {
   supervised s{1, 1};
