@@ -289,6 +289,8 @@ void supervisor_machine::handle(const stop_vote& e, actions& out) {
   const auto voted = [](const member& each) { return each.vote.has_value(); };
   if (!std::ranges::all_of(members_, voted)) return;
   current_.named = *std::ranges::max_element(members_, {}, &member::vote)->vote;
+  // Ranks that have not loaded the checkpoint yet vote for step 0.
+  current_.named = std::max(*current_.named, committed_.steps);
   // No rank has passed the next step, so all pause right after it, and hold the same point.
   if (stop_ == stop_reason::none) ++*current_.named;
   const auto furthest = std::ranges::max_element(members_, {}, &member::held);

@@ -71,6 +71,20 @@ TEST_CASE("the caller stops the job while a process leaves: the job ends", "[sup
   CHECK(s.machine.phase() == supervision::phase::tearing);
 }
 
+TEST_CASE("a resumed fit is to stop or to change while its ranks vote without the checkpoint",
+          "[supervisor]") {
+  const bool stops = GENERATE(true, false);
+  supervised s{2, {.elastic = {.max_restarts = 1}, .processes = 2}, 100};
+  if (stops)
+    s.on(request_stop{stop_reason::caller});
+  else
+    s.leave(0);
+  s.vote(0);
+  const auto orders = s.orders<stop_at>();
+  REQUIRE(orders.size() == 2);
+  CHECK(orders.front().at.step.value() == (stops ? 100 : 101));
+}
+
 TEST_CASE("a rank fails while a process leaves: the change happens with the restart",
           "[supervisor]") {
   const bool closing = GENERATE(false, true);

@@ -15,9 +15,10 @@ struct supervised {
   explicit supervised(std::int32_t world = 3, std::int32_t max_restarts = 3, bool moves = false)
       : supervised(world, supervision::rules{.elastic = {.max_restarts = max_restarts},
                                              .processes = moves ? world : 0}) {}
-  supervised(std::int32_t world, supervision::rules rules)
+  supervised(std::int32_t world, supervision::rules rules, std::int64_t resumed = 0)
       : machine(job_id{1}, world, derive({}), std::move(rules)) {
     supervision::begin all;
+    all.resumed.steps = resumed;
     for (std::int32_t r = 0; r < world; ++r) {
       lives.push_back(incarnation_id{static_cast<std::uint64_t>(20 + r)});
       all.incarnations.push_back(lives.back());
