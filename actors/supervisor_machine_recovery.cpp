@@ -127,8 +127,9 @@ void supervisor_machine::restart(actions& out) {
             coverage_point::state_restored);
   recovery_.add(std::move(over), committed_.steps);
   failures_.begin_generation();
+  // The thread of an abandoned rank may still run, although its actor has ended.
   for (const auto& m : members_)
-    if (m.abandoned && !m.gone && !placements_.any()) survivors_.push_back(m.unresponsive);
+    if (m.abandoned && !placements_.any()) survivors_.push_back(m.unresponsive);
   generation_state next;
   next.base = std::move(current_.base);
   next.redone = std::max<std::int64_t>(0, furthest - next.base.steps());

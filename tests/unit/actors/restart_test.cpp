@@ -246,6 +246,33 @@ TEST_CASE("a rank that is killed again and again ends the job with the budget", 
   CHECK(restarts == (signal == "SIGSEGV" ? 1 : 3));
 }
 
+TEST_CASE("a stuck rank whose actor ends before the next generation begins is a survivor",
+          "[supervisor]") {
+  const bool rests = GENERATE(false, true);
+  supervised s{2, 3};
+  for (int i = 0; rests && i < 2; ++i) {
+    s.kill(0, "SIGKILL");
+    s.close(1, 1, 0);
+    s.prepare_all(0);
+  }
+  s.raise(0);
+  s.close(0, 1, 0);
+  s.on(deadline_passed{s.deadline()});  // rank 1 does not answer
+  CHECK((s.machine.phase() == supervision::phase::closing) == rests);
+  if (rests) s.on(supervision::rank_down{1, "killed", {}});
+  if (rests) s.on(deadline_passed{s.deadline()});
+  REQUIRE(s.machine.phase() == supervision::phase::forming);
+  for (const auto r : {0, 1}) s.raise(r, errc::bad_configuration);
+  for (const auto r : {0, 1}) s.close(r, 1, 0);
+  for (const auto r : {0, 1}) s.on(supervision::rank_down{r, "", {}});
+  s.on(supervision::checkpointer_done{});
+  s.on(supervision::observers_done{});
+  const auto ends = s.actions<supervision::complete>();
+  REQUIRE(ends.size() == 1);
+  CHECK(ends.front().survivors ==
+        std::vector<std::string>{"rank 1: no answer to close_generation"});
+}
+
 TEST_CASE("a wrong configuration never restarts a job", "[supervisor]") {
   const auto code = GENERATE(errc::bad_configuration, errc::internal, errc::checkpoint);
   supervised s;
