@@ -59,13 +59,22 @@ void scripted_simulation::begin(job what) {
   sim_job_->begin(std::move(what));
 }
 
-void scripted_simulation::train(const job_spec& what) {
+void scripted_simulation::take(const job_spec& what) {
   job_ = what;
   reference_ = std::make_unique<modular_reference>(reference_of(what));
+}
+
+void scripted_simulation::train(const job_spec& what) {
+  take(what);
   kill_program();
   if (!disk_->disk().entries().empty())
     disk_->submit(storage_ops::remove{folder}, [](const storage_result&) {});
   train_from(std::nullopt);
+}
+
+void scripted_simulation::train_again(const job_spec& what) {
+  take(what);
+  train_again();
 }
 
 void scripted_simulation::train_again() {

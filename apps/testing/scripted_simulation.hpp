@@ -68,6 +68,8 @@ public:
   void train(const job_spec& what);
   /// The operator restarts the job from its newest good checkpoint, or from the beginning.
   void train_again();
+  /// The same with other options than those of the job before.
+  void train_again(const job_spec& what);
   /// Starts a job with a learner of the test.
   void begin(job what);
 
@@ -122,6 +124,7 @@ public:
   void release_to(const std::shared_ptr<held_message>& what, const supervisor_actor& whom);
 
 private:
+  void take(const job_spec& what);
   void kill_program();
   void train_from(std::optional<std::string> checkpoint);
   std::shared_ptr<held_message> hold_if(

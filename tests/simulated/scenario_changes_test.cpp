@@ -301,7 +301,7 @@ TEST_CASE("a run of 8 ranks is resumed by 5 and by 12 in mid-epoch: each sample 
     for (const std::int32_t now : {8, 5, 12}) {
       what.ranks = now;
       what.steps = 30;
-      script.train(what);
+      script.train_again(what);
       const auto from = script.steps_of(0);
       CHECK((now == 8 || from > 0));
       consumed.erase(consumed.upper_bound(from), consumed.end());
