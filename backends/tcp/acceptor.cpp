@@ -27,8 +27,8 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr auto tupled = asio::as_tuple(asio::use_awaitable);
-// The time for a peer to send a hello or an answer. Even a machine that swaps needs less, and a
-// process does not count the time in which it was stopped itself.
+// The time for a peer to send a hello or the rest of an answer. Even a machine that swaps needs
+// less, and a process does not count the time in which it was stopped itself.
 constexpr std::chrono::seconds handshake_limit{5};
 // The time for peers to receive a rank's last frame.
 constexpr std::chrono::seconds linger_limit{2};
@@ -75,6 +75,17 @@ private:
 void close_quietly(tcp::socket& socket) {
   boost::system::error_code ignored;
   socket.close(ignored);
+}
+
+// Ends the pending operations of a socket.
+void cancel_quietly(tcp::socket& socket) {
+  boost::system::error_code ignored;
+  socket.cancel(ignored);
+}
+
+// A connection of this number is still to be made.
+bool is_wanted(const mesh& who, std::uint16_t stream) {
+  return !who.given_up() && (stream == 0 || !who.over());
 }
 
 std::string named(const hello& who) {
@@ -310,8 +321,7 @@ asio::awaitable<void> acceptor::dial(std::shared_ptr<mesh> who, std::int32_t ran
                                      std::uint16_t stream) {
   asio::steady_timer pause{context_};
   int lacking = 0;
-  for (auto delay = retry_first; !who->given_up() && (stream == 0 || !who->over());
-       delay = std::min(2 * delay, retry_last)) {
+  for (auto delay = retry_first; is_wanted(*who, stream); delay = std::min(2 * delay, retry_last)) {
     std::optional<tcp_address> at;
     try {
       at = rendezvous_->find(who->group(), rank);
@@ -354,6 +364,7 @@ asio::awaitable<bool> acceptor::call(mesh& who, std::int32_t rank, std::uint16_t
   if (refused) tcp::socket{context_}.open(tcp::v4(), full);
   lacking = full == asio::error::no_descriptors ? lacking + 1 : 0;
   if (refused) co_return false;
+  tune(link);
   const auto& group = who.group();
   const auto block = encode(hello{.secret = options_.secret,
                                   .job = group.job,
@@ -364,10 +375,20 @@ asio::awaitable<bool> acceptor::call(mesh& who, std::int32_t rank, std::uint16_t
                                   .stream = stream,
                                   .streams = who.streams()});
   const auto [unwritten, written] = co_await asio::async_write(link, asio::buffer(block), tupled);
+  limit.stop();
   if (unwritten) co_return false;
+  // The peer counts the connection from its answer on: if it were closed while a busy or stopped
+  // peer is late, that peer would take this rank for lost.
+  for (bool late = true; late;) {
+    const time_limit look{context_, handshake_limit, [&link] { cancel_quietly(link); }};
+    const auto [waits] = co_await link.async_wait(socket::wait_read, tupled);
+    late = waits == asio::error::operation_aborted;
+    if (late && !is_wanted(who, stream)) co_return false;
+  }
+  time_limit rest{context_, handshake_limit, [&link] { close_quietly(link); }};
   answer_block reply;
   const auto [unread, read] = co_await asio::async_read(link, asio::buffer(reply), tupled);
-  limit.stop();
+  rest.stop();
   if (unread) co_return false;
   co_return take(who, rank, stream, at, reply, std::move(link));
 }
@@ -395,7 +416,6 @@ bool acceptor::take(mesh& who, std::int32_t rank, std::uint16_t stream, const tc
   } catch (const wire_error& error) {
     return refused(fmt::format("it {}", error.what()));
   }
-  tune(link);
   who.adopt(rank, stream, released(std::move(link)));
   return true;
 }

@@ -189,6 +189,23 @@ public:
     REQUIRE_FALSE(end.text.empty());
   }
 
+  /// The true answer, after so long a silence.
+  void answer_late(std::chrono::milliseconds silence) {
+    const auto rank =
+        backend_->open({.job = job_id{1}, .generation = generation_id{1}, .rank = 1, .world = 2});
+    const file_descriptor guest =
+        patient_socket(file_descriptor{accept(door_.get(), nullptr, nullptr)});
+    hello_block block;
+    REQUIRE(read_up_to(guest, block.size()).size() == block.size());
+    pollfd end{guest.get(), POLLIN, 0};
+    REQUIRE(poll(&end, 1, static_cast<int>(silence.count())) == 0);
+    const auto welcome = encode(answer{.secret = secret_of_the_job()});
+    send(guest.get(), welcome.data(), welcome.size(), MSG_NOSIGNAL);
+    const auto waiting = rank->barrier("x");
+    CHECK(read_up_to(guest, 1).size() == 1);  // the call
+    rank->abort("enough");
+  }
+
 private:
   file_descriptor door_{socket(AF_INET, SOCK_STREAM, 0)};
   std::unique_ptr<tcp_backend> backend_;
@@ -205,6 +222,11 @@ TEST_CASE("damaged hellos and answers: none is accepted and no group waits forev
     door.be_called(draw);
   }
   visited.meet();
+}
+
+// It counts the connection from its answer on, and would take the rank for lost.
+TEST_CASE("a rank answers a hello after the limit of a handshake: its caller has not hung up") {
+  false_door{}.answer_late(std::chrono::milliseconds{5500});
 }
 
 TEST_CASE("damaged hellos and answers for a minute: none is accepted and no group waits forever",
