@@ -225,7 +225,7 @@ TEST_CASE("damaged hellos and answers: none is accepted and no group waits forev
 }
 
 // It counts the connection from its answer on, and would take the rank for lost.
-TEST_CASE("a rank answers a hello after the limit of a handshake: its caller has not hung up") {
+TEST_CASE("a rank answers a hello after the limit of a handshake: the connection is still open") {
   false_door{}.answer_late(std::chrono::milliseconds{5500});
 }
 
