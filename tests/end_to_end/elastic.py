@@ -136,7 +136,7 @@ def story_a_process_that_throws_exits_stalls_or_stops_does_not_end_the_job(folde
     together([lambda fault=fault, kind=kind, more=more: check_one_failure(
         folder, plain, fault, *PLACED, *more, base=(6,), type=kind, rank=1, hook="training_step", step=6)
         for fault, kind, more in ((f"throw@{place}", "troupe::injected_fault", []), (f"exit@{place}", "exit", []),
-                                  (f"stall@{place},ms=3600000", "deadline", ["--hook-limit-seconds", "4"]),
+                                  (f"stall@{place},ms=3600000", "deadline", ["--hook-limit-seconds", "10"]),
                                   (f"stop@{place}", "deadline", []))])
     check_none_left()
 
@@ -151,7 +151,7 @@ def story_a_rank_thread_that_throws_does_not_end_the_job(folder):
 def story_a_rank_thread_that_stalls_is_replaced(folder):
     plain = undisturbed()
     check_one_failure(folder, plain, "stall@rank=1,hook=training_step,step=6,ms=3600000", "--placement", "threads",
-                      "--hook-limit-seconds", "4", type="deadline", rank=1, hook="training_step")
+                      "--hook-limit-seconds", "10", type="deadline", rank=1, hook="training_step")
 
 
 def story_three_failures_one_after_the_other_make_four_generations(folder):

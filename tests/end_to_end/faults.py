@@ -82,7 +82,7 @@ def story_a_short_stall_does_not_change_the_weights(folder):
 
 def story_a_hook_beyond_its_limit_is_named_and_abandoned(folder):
     run = os.path.join(folder, "run")
-    ended = check_code(fit(run, "--detect-seconds", "0.1", "--hook-limit-seconds", "3", "--fault",
+    ended = check_code(fit(run, "--detect-seconds", "0.1", "--hook-limit-seconds", "10", "--fault",
                            "stall@rank=1,hook=training_step,step=3,ms=3600000"), 1)
     failure = result_of(run)["failure"]
     check_equal((failure["type"], failure["rank"], failure["hook"], failure["step"]),

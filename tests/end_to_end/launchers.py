@@ -279,7 +279,7 @@ def story_a_stuck_rank_is_given_up_with_its_process(folder):
     plain = os.path.join(folder, "plain")
     check_code(fit(plain, "--ranks", 3), 0)
     run = os.path.join(folder, "stuck")
-    ended = elastic(run, srun(3), "--fault", "stall@rank=0,hook=backward,step=3,ms=60000", "--hook-limit-seconds", 3)
+    ended = elastic(run, srun(3), "--fault", "stall@rank=0,hook=backward,step=3,ms=60000", "--hook-limit-seconds", 10)
     check_goes_on(run, plain, 2, ended)
 
 

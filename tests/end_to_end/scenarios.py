@@ -147,11 +147,11 @@ def story_a_job_that_stops_as_a_whole_for_longer_than_every_limit_goes_on(folder
 
     def stops(name, *arguments):
         run = os.path.join(folder, name)
-        traced = Traced(run, *SHORT, *LONG, "--ranks", 3, "--shards", 3, "--hook-limit-seconds", 3, *arguments)
+        traced = Traced(run, *SHORT, *LONG, "--ranks", 3, "--shards", 3, "--hook-limit-seconds", 8, *arguments)
         traced.wait_for("training_step", rank=0, step=9)
         pids = [*rank_processes(traced.pid()).values(), traced.pid()]
         kill_at_once(pids, signal.SIGSTOP)
-        select.select([], [], [], 6)  # the fault itself
+        select.select([], [], [], 12)  # the fault itself
         kill_at_once(pids, signal.SIGCONT)
         check_equal(len(ended_well(traced, run, plain, name)), 1)
     together([lambda by=by: stops(by, *PLACED, "--communicator", by, "--max-restarts", 1) for by in COMMUNICATORS] +
