@@ -379,6 +379,7 @@ asio::awaitable<bool> acceptor::call(mesh& who, std::int32_t rank, std::uint16_t
   if (unwritten) co_return false;
   // The peer counts the connection from its answer on: if it were closed while a busy or stopped
   // peer is late, that peer would take this rank for lost.
+  // The wait ends with the connection, or after the group.
   for (bool late = true; late;) {
     const time_limit look{context_, handshake_limit, [&link] { cancel_quietly(link); }};
     const auto [waits] = co_await link.async_wait(socket::wait_read, tupled);
