@@ -43,7 +43,8 @@ def setting(key, value):
 
 def drawn_model(draw):
     name = draw.choice(["mlp", "mlp", "mlp", "cnn"])
-    hidden = setting("model.hidden", draw.choice(["[16]", "[8,8]"])) if name == "mlp" else []
+    # The large one's state goes to a new rank in several chunks.
+    hidden = setting("model.hidden", draw.choice(["[16]", "[8,8]", "[1500]"])) if name == "mlp" else []
     return ["--model", name, *hidden, *setting("model.dropout", draw.choice([0.0, 0.2])), "--data", "synthetic",
             *setting("data.samples", draw.choice([64, 97, 128, 200])),
             *setting("data.evaluation_samples", draw.choice([0, 13, 40])), "--batch-size", draw.choice([4, 7, 8])]

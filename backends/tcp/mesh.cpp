@@ -6,12 +6,6 @@
 
 namespace troupe::tcp {
 
-namespace {
-
-constexpr std::size_t channels_max = 4096;
-
-}  // namespace
-
 operation::operation(channel& of, std::uint64_t n, chunk_pool& pool)
     : in_channel(of), number(n), steps(of.members.size(), of.me, pool) {}
 

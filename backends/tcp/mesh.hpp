@@ -42,6 +42,9 @@ struct operation {
 /// No channel: the key of an abort that no operation caused.
 inline constexpr std::uint32_t no_channel = 0xffffffff;
 
+/// The most subgroups of one rank.
+inline constexpr std::size_t channels_max = 4096;
+
 /// Stop flag that is never set; used while the abort frame itself is sent.
 inline const std::atomic<bool> never{false};
 
@@ -131,10 +134,11 @@ private:
   struct peer {
     std::vector<stream> streams;     // by stream
     std::deque<outgoing> before;     // frames that wait for the first connection
-    std::vector<channel*> channels;  // by the peer's id
+    std::vector<channel*> channels;  // by the peer's id; null: this rank is not in it
     std::size_t turn = 0;            // where the search for a connection for a chunk begins
     stream& main() { return streams.front(); }
     const stream& main() const { return streams.front(); }
+    channel* named(std::uint32_t id) const { return id < channels.size() ? channels[id] : nullptr; }
   };
   /// What was asked about an operation past its deadline.
   struct inquiry {

@@ -15,8 +15,9 @@ bool mesh::frame_handler::early(const frame_header& header) {
     if (from_.main().left) throw wire_error("sent a chunk of nothing that it called");
     return true;
   };
-  if (header.channel >= from_.channels.size()) return comes_yet();
-  auto& of = *from_.channels[header.channel];
+  const auto named = from_.named(header.channel);
+  if (!named) return comes_yet();
+  auto& of = *named;
   const auto member = of.member(rank_);
   if (header.number >= of.called[member]) return comes_yet();
   return !in_.at(of, header.number)->steps.is_ready(member) && comes_yet();
@@ -55,10 +56,10 @@ void mesh::frame_handler::landed(const frame_header& header) {
 }
 
 channel& mesh::frame_handler::channel_of(const frame_header& header) {
-  auto& known = from_.channels;
-  if (header.channel >= known.size())
+  const auto named = from_.named(header.channel);
+  if (!named)
     throw wire_error(fmt::format("speaks of a subgroup {} that it has not named", header.channel));
-  return *known[header.channel];
+  return *named;
 }
 
 std::shared_ptr<operation> mesh::frame_handler::operation_of(const frame_header& header) {
@@ -74,10 +75,13 @@ void mesh::frame_handler::name_channel(const frame_header& header,
   const auto has = [&](std::int32_t rank) {
     return std::binary_search(members.begin(), members.end(), rank);
   };
-  auto& known = from_.channels;
-  if (header.channel != known.size() || !has(rank_) || !has(in_.who_.rank))
+  if (header.channel >= channels_max || from_.named(header.channel) || !has(rank_) ||
+      !has(in_.who_.rank))
     throw wire_error("named a subgroup that cannot be");
-  known.push_back(&in_.channel_of(members));
+  // The numbers between are those of the peer's subgroups without this rank.
+  auto& known = from_.channels;
+  if (header.channel >= known.size()) known.resize(header.channel + 1);
+  known[header.channel] = &in_.channel_of(members);
 }
 
 std::byte* mesh::frame_handler::on_call(const frame_header& header,
@@ -117,8 +121,8 @@ void mesh::frame_handler::on_abort(const frame_header& header,
   auto why = decode_end_reason(extension, in_.who_.world);
   stream_.left = true;
   why.number = header.number;
-  why.channel =
-      header.channel < from_.channels.size() ? from_.channels[header.channel]->id : no_channel;
+  const auto named = from_.named(header.channel);
+  why.channel = named ? named->id : no_channel;
   in_.fail(why);
   throw group_over{};
 }

@@ -186,6 +186,29 @@ TEST_CASE("subgroups keep their own order and run side by side with the world") 
   });
 }
 
+TEST_CASE("a rank may be in many subgroups, each with other ranks") {
+  for_each_world_from(3, [](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    const auto mark = [](std::int32_t rank) { return static_cast<float>(1 << rank); };
+    std::vector<int> wrong(world);
+    ranks.run([&](communicator& c) {
+      const auto rank = c.group().rank;
+      std::vector<float> sums(world, mark(rank));
+      std::vector<work_ptr> works;
+      // Each rank calls its pairs in another order, starting with the rank after it.
+      for (std::int32_t i = 1; i < world; ++i) {
+        const auto other = (rank + i) % world;
+        const subgroup pair{{std::min(rank, other), std::max(rank, other)}};
+        works.push_back(c.all_reduce({&sums[other], 1, dtype::f32}, reduction::sum, pair));
+      }
+      for (const auto& work : works) work->wait();
+      for (std::int32_t other = 0; other < world; ++other)
+        if (other != rank && sums[other] != mark(rank) + mark(other)) ++wrong[rank];
+    });
+    CHECK(wrong == std::vector<int>(world));
+  });
+}
+
 TEST_CASE("pieces and roots and subgroups of size one follow member order") {
   for_each_world_from(3, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
