@@ -139,9 +139,9 @@ void torch_learner::return_to_point() {
   const at::NoGradGuard no_grad;
   const auto& k = *kept_;
   for (const auto& one : k.buffers) one.tensor.detach().copy_(one.copy);
+  shrink_groups(optimizers_, k.groups);
   return_weights();
   set_flags(*module_, k.flags);
-  shrink_groups(optimizers_, k.groups);
   auto options = k.options.begin();
   for (auto& one : optimizers_.all())
     for (auto& group : one.optimizer->param_groups())

@@ -117,14 +117,31 @@ TEST_CASE("a rank is lost in any hook of a step: a measure counts each sample on
 }
 
 TEST_CASE("a failure around an unfreeze in a hook: the job ends with the same bits", "[recovery]") {
+  struct manual : fine_tuned {
+    bool automatic_optimization() const override { return false; }
+    step_output training_step(const batch& b, std::int64_t index) override {
+      const auto loss = fine_tuned::training_step(b, index).loss();
+      optimizer().zero_grad();
+      manual_backward(loss);
+      optimizer().step();
+      return {};
+    }
+  };
   const auto data = std::make_shared<table_data>(36, 4, 6);  // 3 steps per epoch
-  const auto recipe = make_recipe([] { return std::make_shared<fine_tuned>(); }, data);
+  const bool by_itself = GENERATE(false, true);
+  const auto recipe = make_recipe(
+      [=]() -> std::shared_ptr<module> {
+        if (by_itself) return std::make_shared<manual>();
+        return std::make_shared<fine_tuned>();
+      },
+      data);
   const auto options = options_of(1);
   const auto undisturbed = run_recovering(recipe, options);
-  for (const auto* hook : {"on_train_epoch_start", "on_train_batch_start", "on_train_batch_end"})
+  for (const auto* hook :
+       {"on_train_epoch_start", "on_train_batch_start", "training_step", "on_train_batch_end"})
     for (const std::int64_t step : {3, 6})
       for (const bool lost : {true, false}) {
-        CAPTURE(hook, step, lost);
+        CAPTURE(by_itself, hook, step, lost);
         const injected failure{.rank = 1, .hook = hook, .step = step, .lost = lost};
         check_same(run_recovering(recipe, options, &failure), undisturbed);
       }
