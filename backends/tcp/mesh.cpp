@@ -11,6 +11,8 @@ operation::operation(channel& of, std::uint64_t n, chunk_pool& pool)
 
 std::size_t channel::member(std::int32_t rank) const { return place_among(members, rank); }
 
+running_clock::time_point channel::moved() const { return open.front()->last_bytes; }
+
 mesh::mesh(const group_description& who, std::uint16_t streams)
     : who_(who), streams_(streams), peers_(static_cast<std::size_t>(who.world)) {
   for (auto& p : peers_) p.streams.resize(streams);
@@ -196,6 +198,7 @@ void mesh::settle(channel& in) {
     if (front->how.end({work_status::ok, {}, {}})) --in_flight_;
     in.open.pop_front();
     ++in.first;
+    if (!in.open.empty()) in.open.front()->last_bytes = clock::now();
     followers_.notify_all();
   }
 }

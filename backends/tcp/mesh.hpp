@@ -34,7 +34,8 @@ struct operation {
   bool submitted = false;
   const void* in = nullptr;
   void* out = nullptr;
-  running_clock::time_point last_bytes;  ///< when bytes came or went last
+  /// When bytes came or went last, or the operation became the first of its channel.
+  running_clock::time_point last_bytes;
 
   collectives::outcome how;
 };
@@ -54,6 +55,8 @@ struct channel {
   std::vector<std::int32_t> members;
   std::size_t me = 0;
   std::size_t member(std::int32_t rank) const;
+  /// When the first open operation moved last: the others wait for it. One must be open.
+  running_clock::time_point moved() const;
 
   std::deque<std::shared_ptr<operation>> open;  ///< called by some, not done here; in order
   std::uint64_t first = 0;                      ///< number of open.front()

@@ -40,11 +40,12 @@ std::vector<std::int32_t> suspects(const operation& what) {
 mesh::clock::time_point mesh::expire(operation& what, clock::time_point begin,
                                      std::chrono::nanoseconds deadline) {
   const std::lock_guard hold{mutex_};
+  if (!what.how.pending() || aborted()) return begin + deadline;
   const auto& in = what.in_channel;
   const auto uncalled = [&](std::size_t i) { return !what.steps.called(i); };
-  if (others(in, uncalled).empty()) begin = what.last_bytes;
+  if (others(in, uncalled).empty()) begin = in.moved();
   const auto due = begin + deadline;
-  if (clock::now() < due || !what.how.pending() || aborted()) return due;
+  if (clock::now() < due) return due;
   // All operations past their deadline share one inquiry, so a caller that polls several gets each
   // answer in time.
   if (!inquiry_ || inquiry_->begun < due) inquire(what, deadline);
@@ -92,7 +93,7 @@ void mesh::on_answer(std::int32_t rank, const frame_header& header,
   const auto& in = *inquiry_->about;
   if (--inquiry_->open > 0 || header.number < in.first) return;
   auto& what = *in.open[header.number - in.first];
-  if (what.last_bytes > inquiry_->begun) return;  // it has moved since
+  if (in.moved() > inquiry_->begun) return;
   conclude(what, inquiry_->deadline);
   if (aborted()) throw group_over{};
 }
