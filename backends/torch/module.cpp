@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/torch/sync_layers.hpp"
 #include "backends/torch/time_split.hpp"
 
 namespace troupe {
@@ -107,6 +108,7 @@ std::vector<value> module::tbptt_split_batch(const value& whole, std::int64_t st
 // The user may have put submodules into eval mode for the whole run, e.g. a batch norm.
 void module::remember_modes() {
   modes_.clear();
+  follow_replaced_norms(*this);
   for (const auto& one : modules(/*include_self=*/false))
     modes_.emplace_back(one, one->is_training());
   self_training_ = is_training();

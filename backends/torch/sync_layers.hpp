@@ -9,4 +9,8 @@ namespace troupe {
 /// in `original`.
 void copy_sync_layers(torch::nn::Module& original, torch::nn::Module& copy);
 
+/// Members and Sequentials hold the batch norms that a conversion replaced. What was set on these,
+/// as by `norm->eval()`, is set on the layers of `module`, too. Not within a scope.
+void follow_replaced_norms(torch::nn::Module& module);
+
 }  // namespace troupe

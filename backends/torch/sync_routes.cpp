@@ -70,6 +70,10 @@ struct sync_layers {
     layer->replaced_ = std::make_shared<sync_batch_norm_impl::replaced_norm>();
     auto& replaced = *layer->replaced_;
     replaced.train = [norm](bool on) { norm->train(on); };
+    replaced.follow = [norm](sync_batch_norm_impl& layer) {
+      layer.train(norm->is_training());
+      layer.options.norm.momentum(norm->options.momentum()).eps(norm->options.eps());
+    };
     replaced.clone = [norm](const auto& device) { return norm->clone(device); };
     const bool tracked = norm->options.track_running_stats();
     const bool unnamed = !norm->running_mean.defined() && !norm->weight.defined();
@@ -80,6 +84,10 @@ struct sync_layers {
       return norm->running_mean.defined() ? norm->running_mean : norm->weight;
     };
     return layer;
+  }
+
+  static void follow(sync_batch_norm_impl& layer) {
+    if (layer.replaced_ && !layer.replaced_->routed) layer.replaced_->follow(layer);
   }
 
   static bool is_norm(const torch::nn::Module* module) {
@@ -152,6 +160,12 @@ void copy_sync_layers(torch::nn::Module& original, torch::nn::Module& copy) {
   sync_layers::convert_copy(original, copy, made);
 }
 
+void follow_replaced_norms(torch::nn::Module& module) {
+  for (const auto& one : module.modules(/*include_self=*/false))
+    if (const auto layer = dynamic_cast<sync_batch_norm_impl*>(one.get()))
+      sync_layers::follow(*layer);
+}
+
 struct sync_batch_norm_scope::routes {
   struct entry {
     sync_batch_norm_impl* layer;
@@ -199,7 +213,9 @@ sync_batch_norm_scope::sync_batch_norm_scope(torch::nn::Module& module,
     }
     if (!layer->replaced_) return;
     auto& replaced = *layer->replaced_;
-    if (!std::exchange(replaced.routed, true)) {
+    if (!replaced.routed) {
+      replaced.follow(*layer);
+      replaced.routed = true;
       r.entries.back().routed_here = true;
       replaced.mark = replaced.route(true);
     }

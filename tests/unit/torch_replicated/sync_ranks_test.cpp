@@ -225,6 +225,32 @@ TEST_CASE("a fit with synchronised batch norm has the weights of one process") {
   CHECK(distance(trained<synchronised_regression>(options, data, how), got) == 0);
 }
 
+namespace {
+
+/// Changes its batch norm through the Sequential, and freezes it in the second epoch.
+template <class Module>
+struct freezing : Module {
+  explicit freezing(regression_choices how) : Module(std::move(how)) {}
+  void on_train_epoch_start(std::int64_t epoch) override {
+    const auto norm = std::dynamic_pointer_cast<torch::nn::BatchNorm1dImpl>(this->net->ptr(1));
+    norm->options.momentum(0.5).eps(0.1);
+    if (epoch == 1) norm->eval();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("synchronised batch norm follows what its user sets on the batch norm") {
+  const auto data = std::make_shared<table_data>(18, 4, 6);
+  regression_choices how;
+  how.batch_norm = true;
+  const auto of = [](std::int32_t ranks) { return quick(ranks, 9 / ranks, 8); };  // 4 epochs
+  const auto expected = trained<freezing<regression>>(of(1), data, how);
+  CHECK(distance(trained<freezing<synchronised_regression>>(of(3), data, how), expected) < 1e-5);
+  CHECK(distance(trained<freezing<synchronised_regression>>(of(1), data, how), expected) < 1e-5);
+  CHECK(distance(trained<regression>(of(1), data, how), expected) > 1e-3);
+}
+
 TEST_CASE("a fit with unequal counts and synchronised batch norm has one process's weights") {
   // Batches of 9, 9 and 5 samples: the last one is 2, 2 and 1.
   const auto data = std::make_shared<table_data>(23);
