@@ -190,22 +190,31 @@ TEST_CASE("a rank may be in many subgroups, each with other ranks") {
   for_each_world_from(3, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     const auto mark = [](std::int32_t rank) { return static_cast<float>(1 << rank); };
-    std::vector<int> wrong(world);
-    ranks.run([&](communicator& c) {
-      const auto rank = c.group().rank;
-      std::vector<float> sums(world, mark(rank));
-      std::vector<work_ptr> works;
-      // Each rank calls its pairs in another order, starting with the rank after it.
-      for (std::int32_t i = 1; i < world; ++i) {
-        const auto other = (rank + i) % world;
-        const subgroup pair{{std::min(rank, other), std::max(rank, other)}};
-        works.push_back(c.all_reduce({&sums[other], 1, dtype::f32}, reduction::sum, pair));
-      }
-      for (const auto& work : works) work->wait();
-      for (std::int32_t other = 0; other < world; ++other)
-        if (other != rank && sums[other] != mark(rank) + mark(other)) ++wrong[rank];
-    });
-    CHECK(wrong == std::vector<int>(world));
+    for (const std::size_t count : {1, 300001}) {
+      CAPTURE(count);
+      std::vector<int> wrong(world);
+      ranks.run([&](communicator& c) {
+        const auto rank = c.group().rank;
+        const std::vector<float> mine(count, mark(rank));
+        std::vector<std::vector<float>> sums(world, mine), sent(world, mine);
+        std::vector<work_ptr> works;
+        // Each rank calls its pairs in another order, starting with the rank after it.
+        for (std::int32_t i = 1; i < world; ++i) {
+          const auto other = (rank + i) % world;
+          const subgroup pair{{std::min(rank, other), std::max(rank, other)}};
+          works.push_back(c.all_reduce(floats(sums[other]), reduction::sum, pair));
+          works.push_back(c.broadcast(floats(sent[other]), pair.ranks[1], pair));
+        }
+        for (const auto& work : works) work->wait();
+        for (std::int32_t other = 0; other < world; ++other) {
+          if (other == rank) continue;
+          const std::vector<float> sum(count, mark(rank) + mark(other));
+          const std::vector<float> of_root(count, mark(std::max(rank, other)));
+          if (sums[other] != sum || sent[other] != of_root) ++wrong[rank];
+        }
+      });
+      CHECK(wrong == std::vector<int>(world));
+    }
   });
 }
 
