@@ -21,6 +21,10 @@ void request_of(const context& around, const std::string& run, const ordered_jso
                      fmt::format("{} is a job of troupe_service: ask that, on its page or by POST "
                                  "/v1/jobs/NAME/{}",
                                  run, what["command"].get<std::string>()));
+  if (const auto host = said ? std::nullopt : other_host(run))
+    throw user_error(errc::bad_configuration,
+                     fmt::format("the program that runs in {} is on host {}: call {} {} there", run,
+                                 *host, around.name, what["command"].get<std::string>()));
   if (!said)
     throw user_error(
         errc::bad_configuration,

@@ -81,7 +81,8 @@ std::vector<std::string> picture_of(const ordered_json& all) {
     return {fmt::format("{}: {}; {}", plain(all, "run_folder"), plain(all, "state"),
                         is_job_of_service(plain(all, "run_folder"))
                             ? "ask its troupe_service, on its page or by GET /v1/jobs/NAME"
-                            : "its program does not answer yet")};
+                        : all["other_host"].is_string() ? text_of_other_host(all)
+                                                        : "its program does not answer yet")};
   std::vector<std::string> lines{
       fmt::format("{}: {} ({}), generation {}, ranks {}, shards {}", plain(all, "run_folder"),
                   plain(live, "state"), plain(live, "stage"), plain(live, "generation"),

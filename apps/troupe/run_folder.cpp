@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 namespace troupe::program {
 
@@ -28,8 +30,17 @@ namespace {
                   why));
 }
 
-int open_folder(const fs::path& folder) {
-  return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+file_descriptor open_lock(const fs::path& folder) {
+  const auto path = folder / lock_file;
+  file_descriptor lock{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
+  // Another user's file: a lock on it needs no more than reading, but for NFS.
+  if (!lock && errno == EACCES) lock = file_descriptor{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  return lock;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? std::string{name.data()} : "";
 }
 
 // The start time in a run's name, or nothing: `NAME-20261121T074601Z-0c4f`.
@@ -88,15 +99,19 @@ run_folder::run_folder(std::string path) : path_(std::move(path)) {
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) cannot_use(path_, error.message());
-  lock_ = open_folder(path_);
-  if (lock_ < 0) cannot_use(path_, std::strerror(errno));
-  if (lock_alone(lock_)) return;
-  const auto why = errno == EWOULDBLOCK ? "another program is running there" : std::strerror(errno);
-  ::close(lock_);
-  cannot_use(path_, why);
+  folder_ = file_descriptor{::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (folder_) lock_ = open_lock(path_);
+  if (!lock_) cannot_use(path_, std::strerror(errno));
+  if (!lock_alone(lock_.get())) {
+    if (errno != EWOULDBLOCK) cannot_use(path_, std::strerror(errno));
+    const auto host = other_host(path_);
+    cannot_use(path_, "another program is running there" + (host ? ", on host " + *host : ""));
+  }
+  // Without its host's name the lock holds all the same.
+  const auto line = host_name() + "\n";
+  if (::ftruncate(lock_.get(), 0) == 0) [[maybe_unused]]
+    const auto written = ::pwrite(lock_.get(), line.data(), line.size(), 0);
 }
-
-run_folder::~run_folder() { ::close(lock_); }
 
 std::string run_folder::file(const char* name) const { return (fs::path{path_} / name).string(); }
 
@@ -111,7 +126,7 @@ void run_folder::resume_at(std::int64_t step) const {
 bool run_folder::is_in_place() const {
   struct stat mine {};
   struct stat named {};
-  return ::fstat(lock_, &mine) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+  return ::fstat(folder_.get(), &mine) == 0 && ::stat(path_.c_str(), &named) == 0 &&
          mine.st_dev == named.st_dev && mine.st_ino == named.st_ino;
 }
 
@@ -129,12 +144,18 @@ bool is_running(const fs::path& folder) {
   // A service locks a file beside the folder of its jobs, `SERVICE/lock` of `SERVICE/jobs/NAME`.
   const bool of_service = is_job_of_service(folder);
   if (of_service && fs::exists(folder / result_file, ignored)) return false;
-  const auto service = fs::weakly_canonical(folder / ".." / ".." / "lock", ignored);
-  const int lock = of_service ? ::open(service.c_str(), O_RDONLY | O_CLOEXEC) : open_folder(folder);
-  if (lock < 0) return false;
-  const bool taken = ::flock(lock, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  ::close(lock);
-  return taken;
+  const auto path = of_service ? fs::weakly_canonical(folder / ".." / ".." / lock_file, ignored)
+                               : folder / lock_file;
+  const file_descriptor lock{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  return lock && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+std::optional<std::string> other_host(const fs::path& folder) {
+  if (is_job_of_service(folder) || !is_running(folder)) return std::nullopt;
+  std::ifstream file{folder / lock_file};
+  std::string host;
+  if (!std::getline(file, host) || host.empty() || host == host_name()) return std::nullopt;
+  return host;
 }
 
 }  // namespace troupe::program

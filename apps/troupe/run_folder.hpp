@@ -1,6 +1,8 @@
 // A run's folder: its lock, its files, and how it is resumed.
 #pragma once
 
+#include "backends/local/file_descriptor.hpp"
+
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -22,16 +24,14 @@ std::optional<std::string> latest_run(const std::filesystem::path& runs);
 /// The run whose checkpoint this is: `RUN` of `RUN/checkpoints/step-...`, if it holds a run.
 std::optional<std::string> run_of_checkpoint(const std::filesystem::path& checkpoint);
 
-/// A run's folder that only this process writes to. The lock is a file lock, which the kernel
-/// releases when the process ends for any reason.
+/// A run's folder that only this process writes to. The lock is that of the file `lock` (flock),
+/// which the kernel releases when the process ends for any reason. A file, because NFS shows the
+/// locks of folders to their own host only.
 class run_folder {
 public:
   /// Creates what is missing. Throws user_error (bad_configuration): the folder cannot be made or
   /// written to, or another program runs in it.
   explicit run_folder(std::string path);
-  ~run_folder();
-  run_folder(const run_folder&) = delete;
-  run_folder& operator=(const run_folder&) = delete;
 
   const std::string& path() const { return path_; }
   std::string file(const char* name) const;
@@ -45,7 +45,8 @@ public:
 
 private:
   std::string path_;
-  int lock_ = -1;
+  file_descriptor folder_;
+  file_descriptor lock_;
 };
 
 /// Whether the folder is that of a job of troupe_service, which has its events and metrics in one
@@ -56,6 +57,12 @@ bool is_job_of_service(const std::filesystem::path& folder);
 /// that holds the job, and the job has no result.
 bool is_running(const std::filesystem::path& folder);
 
+/// The other host on which a program runs in this folder; nothing if none runs, if it runs here, or
+/// if its host is not known.
+std::optional<std::string> other_host(const std::filesystem::path& folder);
+
+/// Locked while a program runs in the folder; its first line is the host of the last one.
+inline constexpr const char* lock_file = "lock";
 inline constexpr const char* config_file = "config.toml";
 inline constexpr const char* metrics_file = "metrics.csv";
 /// What reports show besides metrics.csv, in the same form.

@@ -83,11 +83,13 @@ void show_live(const ordered_json& live, console& screen) {
 ordered_json status_object(const std::string& run, const note_taker& note) {
   const auto live = live_status_of(run, note);
   const bool running = is_running(run);
+  const auto host = other_host(run);
   const auto result = read_result(run, note);
   const auto checkpoints = list_checkpoints(run);
   return {{"schema", "troupe.status/1"},
           {"run_folder", run},
           {"state", state_of_run(run, running, result)},
+          {"other_host", host ? ordered_json(*host) : ordered_json(nullptr)},
           {"checkpoint",
            checkpoints.empty() ? ordered_json(nullptr) : ordered_json(checkpoints.back().path)},
           {"last_event", last_event(run)},
@@ -95,9 +97,14 @@ ordered_json status_object(const std::string& run, const note_taker& note) {
           {"result", result}};
 }
 
+std::string text_of_other_host(const ordered_json& all) {
+  return fmt::format("its program is on host {}: only there it answers", plain(all, "other_host"));
+}
+
 void show_status(const ordered_json& all, console& screen) {
   const auto& result = all["result"];
   screen.result(fmt::format("{}: {}", plain(all, "run_folder"), plain(all, "state")));
+  if (all["other_host"].is_string()) screen.result(text_of_other_host(all));
   if (all["live"].is_object()) show_live(all["live"], screen);
   if (!all["checkpoint"].is_null())
     screen.result(fmt::format("last checkpoint {}", plain(all, "checkpoint")));

@@ -16,6 +16,9 @@ nlohmann::ordered_json status_object(const std::string& run, const note_taker& n
 /// Prints such an object as text.
 void show_status(const nlohmann::ordered_json& all, console& screen);
 
+/// Names the host on which the program of such an object runs, as `other_host`.
+std::string text_of_other_host(const nlohmann::ordered_json& all);
+
 /// A number or a word of an object that may come from any program; `?` if it is not there.
 std::string plain(const nlohmann::ordered_json& object, const char* name);
 

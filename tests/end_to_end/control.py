@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 
 from processes import check_none_left, rank_processes
 from troupe_program import (Traced, check, check_code, check_equal, check_in, checkpoints_of, fit, main, result_of,
@@ -63,6 +64,27 @@ def check_ended_by_stop(ended, run):
     check_equal((result["status"], result["failure"]), ("stopped", None), ended)
     check_equal(checkpoints_of(run)[-1], f"step-{result['steps']:08}")
     check(not os.path.exists(os.path.join(run, "control.sock")), "the socket is left")
+
+
+def story_another_host_with_the_same_folder_names_the_host_of_the_program(folder):
+    elsewhere = ["unshare", "--uts", "sh", "-c", 'hostname elsewhere && exec "$0" "$@"']
+    if subprocess.run([*elsewhere, "true"], check=False).returncode != 0:
+        print("no other name of the host here")
+        return
+    run = os.path.join(folder, "run")
+    path, traced = os.path.join(run, "control.sock"), held(run)
+    os.rename(path, path + ".hidden")  # no other host can connect to it
+    status = troupe("status", run, "--json", before=elsewhere).json()
+    check_equal((status["state"], status["other_host"], status["live"]), ("running", socket.gethostname(), None))
+    check_in(f"its program is on host {socket.gethostname()}", troupe("status", run, before=elsewhere).out)
+    check_in(f"is on host {socket.gethostname()}: call troupe stop there",
+             check_code(troupe("stop", run, before=elsewhere), 3).err)
+    check_in(f"another program is running there, on host {socket.gethostname()}",
+             check_code(fit(run, "--resume", "latest", before=elsewhere), 3).err)
+    os.rename(path + ".hidden", path)
+    check_equal(troupe("status", run, "--json").json()["other_host"], None)
+    traced.release()
+    check_code(traced.end(), 0)
 
 
 def story_stop_ends_the_fit_with_a_checkpoint_and_it_can_be_resumed(folder):

@@ -26,7 +26,7 @@ def story_a_fit_writes_its_run_folder_and_prints_its_accuracy_last(folder):
     accuracy = f"{result['metrics']['test/accuracy']:.4f}"
     check_equal(ended.out.splitlines()[-1], f"test accuracy {accuracy}, run folder {run}")
     check_equal(sorted(os.listdir(run)),
-                ["checkpoints", "config.toml", "events.jsonl", "figures.csv", "metrics.csv", "result.json"])
+                ["checkpoints", "config.toml", "events.jsonl", "figures.csv", "lock", "metrics.csv", "result.json"])
     check_equal(os.readlink(os.path.join(run, "checkpoints", "latest")), "step-00000032")
     with open(os.path.join(run, "events.jsonl"), encoding="utf-8") as f:
         events = [json.loads(line)["event"] for line in f]

@@ -129,7 +129,7 @@ def story_a_port_in_use_changes_nothing(folder):
         run = os.path.join(folder, "run")
         ended = check_code(fit(run, "--metrics-port", taken.getsockname()[1]), 3)
         check_in("--metrics-port", ended.err)
-        check_equal(os.listdir(run), [])
+        check_equal(os.listdir(run), ["lock"])
     check_code(fit(run), 0)
 
 

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <thread>
 
 #include "tests/support/catch.hpp"
@@ -95,11 +96,27 @@ TEST_CASE("only one process at a time can open a run folder", "[run_folder]") {
   run_folder again{path};
 }
 
+TEST_CASE("a program of another host that runs in the folder is named", "[run_folder]") {
+  const temporary_folder place;
+  {
+    const run_folder mine{place.path().string()};
+    CHECK(other_host(place.path()) == std::nullopt);  // it is this one
+  }
+  const auto file = place.path() / lock_file;
+  std::ofstream{file} << "node17\n";
+  CHECK(other_host(place.path()) == std::nullopt);  // it has ended
+  const file_descriptor lock{::open(file.c_str(), O_RDWR)};
+  REQUIRE(::flock(lock.get(), LOCK_EX) == 0);
+  CHECK(other_host(place.path()) == "node17");
+  CHECK_THROWS_WITH(run_folder{place.path().string()},
+                    Catch::Contains("another program is running there, on host node17"));
+}
+
 TEST_CASE("a program that asks whether a run folder is in use does not keep another one out",
           "[run_folder]") {
   const temporary_folder place;
   for (int times = 0; times < 20; ++times) {
-    const int asking = ::open(place.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int asking = ::open((place.path() / lock_file).c_str(), O_RDONLY | O_CREAT, 0600);
     REQUIRE(::flock(asking, LOCK_SH) == 0);
     std::jthread answered{[&] { ::close(asking); }};
     CHECK_NOTHROW(run_folder{place.path().string()});
@@ -144,6 +161,6 @@ TEST_CASE("a run folder that is moved, replaced or removed is not in its place",
   std::filesystem::remove(path);
   std::filesystem::rename(place.path() / "moved", path);
   CHECK(mine.is_in_place());
-  std::filesystem::remove(path);
+  std::filesystem::remove_all(path);
   CHECK_FALSE(mine.is_in_place());
 }
