@@ -1,12 +1,14 @@
 """Goal: fits with equal settings end in equal bits, under any load and with any failures.
 
 Draws settings at random: optimizer, schedule, precision, accumulation, callbacks, validations, checkpoints. Each draw
-is run once undisturbed, and then in other ways: ranks as threads or processes, fewer processes than shards, another
-communicator, hooks one by one, failures of ranks that the job outlives, and failures that end it, after which it is
-resumed. Weights, metrics and the end must be those of the undisturbed run. Called by tests/same_bits.sh.
+is run once undisturbed, and then in other ways: ranks as threads, as processes or in those of a launcher, fewer
+processes than shards, another communicator, hooks one by one, failures of ranks that the job outlives, and failures
+that end it, after which it is resumed. Weights, metrics and the end must be those of the undisturbed run. Called by
+tests/same_bits.sh.
 """
 
 import csv
+import itertools
 import json
 import os
 import random
@@ -18,6 +20,8 @@ import threading
 import time
 
 PROGRAM = os.environ["TROUPE_PROGRAM"]
+STEP = os.path.join(os.path.dirname(__file__), "end_to_end/step.py")
+JOBS = itertools.count(os.getpid() * 1000)
 AT_ONCE = 2 * (os.cpu_count() or 1)
 WAYS = 3       # of each draw
 LIMIT = 300    # seconds of one call
@@ -93,8 +97,33 @@ def drawn_settings(draw):
     return [*map(str, words), "--seed", str(draw.randrange(100)), "--quiet"]
 
 
+def drawn_faults(draw, shards, kinds, losses):
+    """At most so many of them end a process."""
+    words = []
+    for _ in range(draw.choice([0, 1, 1, 2, 3])):
+        step = f",step={draw.randrange(30)}" if draw.random() < 0.8 else ""
+        hook = draw.choice(LIKELY if draw.random() < 0.5 else HOOKS)
+        kind = draw.choice(kinds if losses > 0 else ["throw"])
+        losses -= kind != "throw"
+        words += ["--fault", f"{kind}@rank={draw.randrange(shards)},hook={hook}{step}"]
+    return words
+
+
+def launched_way(draw, shards):
+    """Processes that a launcher starts. A lost one is not replaced, and at least one has to be left."""
+    spares = draw.choice([0, 0, 1])
+    ranks = draw.randrange(1 if spares else 2, shards + 1)
+    words = ["--shards", str(shards), *draw.choice([[], ["--communicator", "tcp"], ["--communicator", "hier"]])]
+    words += ["--spares", str(spares)] if spares else []
+    words += some(draw, 0.2, "--fine") + ["--max-restarts", "20"]
+    return ranks + spares, words + drawn_faults(draw, shards, ["throw", "kill", "exit"], ranks + spares - 1), False
+
+
 def drawn_way(draw, shards):
-    """Flags of another way to run the same fit, and whether its failures end it."""
+    """Another way to run the same fit: the number of processes that a launcher starts, or 0, flags, and whether
+    failures end it."""
+    if shards > 1 and draw.random() < 0.15:
+        return launched_way(draw, shards)
     words, ranks, kinds = [], shards, ["throw"]
     if draw.random() < 0.6:
         words += ["--placement", "processes"]
@@ -108,26 +137,30 @@ def drawn_way(draw, shards):
     words += ["--ranks", str(ranks)]
     resumes = draw.random() < 0.35
     words += [] if resumes else ["--max-restarts", "20"]
-    for _ in range(draw.choice([0, 1, 1, 2, 3])):
-        step = f",step={draw.randrange(30)}" if draw.random() < 0.8 else ""
-        hook = draw.choice(LIKELY if draw.random() < 0.5 else HOOKS)
-        words += ["--fault", f"{draw.choice(kinds)}@rank={draw.randrange(shards)},hook={hook}{step}"]
-    return words, resumes
+    return 0, words + drawn_faults(draw, shards, kinds, shards * 3), resumes
 
 
 def without_faults(words):
     return [word for at, word in enumerate(words) if word != "--fault" and (at == 0 or words[at - 1] != "--fault")]
 
 
-def fit(words, folder):
-    """The exit code, the command, and what it printed."""
+def fit(words, folder, launched=0):
+    """The exit code, the command, and what it printed. A launcher ends with the code of a task that was killed, so of
+    its processes the result is looked at."""
     command = [PROGRAM, "fit", *words, "--run-dir", folder]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)
-    return done.returncode, " ".join(command), done.stdout + done.stderr
+    variables = dict(os.environ)
+    if launched:
+        command = [sys.executable, STEP, str(launched), *command]
+        variables["SLURM_JOB_ID"] = str(next(JOBS))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT, env=variables)
+    code = done.returncode
+    if launched and code not in (0, REFUSED):
+        code = 0 if result_of(folder).get("status") == "finished" else code
+    return code, " ".join(command), done.stdout + done.stderr
 
 
-def fit_and_resume(words, folder, resumes):
-    code, command, text = fit(words, folder)
+def fit_and_resume(words, folder, resumes, launched):
+    code, command, text = fit(words, folder, launched)
     for _ in range(RESUMES if resumes else 0):
         if code in (0, REFUSED):
             break
@@ -141,6 +174,15 @@ def fit_and_resume(words, folder, resumes):
     return code, command, text
 
 
+def result_of(folder):
+    """Empty if there is none."""
+    try:
+        with open(os.path.join(folder, "result.json"), encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {}
+
+
 def rows_of(folder):
     with open(os.path.join(folder, "metrics.csv"), encoding="utf-8") as file:
         rows = [{key: number for key, number in row.items() if number and not any(word in key for word in OF_TIME)}
@@ -150,8 +192,7 @@ def rows_of(folder):
 
 def end_of(folder):
     """What must be equal."""
-    with open(os.path.join(folder, "result.json"), encoding="utf-8") as file:
-        result = json.load(file)
+    result = result_of(folder)
     end = {key: result[key] for key in ("weights_digest", "status", "epochs", "steps", "samples", "non_finite_steps")}
     end["metrics"] = {key: number for key, number in result["metrics"].items()
                       if not any(word in key for word in OF_TIME)}
@@ -210,9 +251,9 @@ def run_draw(draws, seed, folder):
     for number in range(WAYS):
         if not draws.going_on():
             break
-        words, resumes = drawn_way(draw, shards)
+        launched, words, resumes = drawn_way(draw, shards)
         place = os.path.join(folder, str(number))
-        code, other, text = fit_and_resume([*settings, *words], place, resumes)
+        code, other, text = fit_and_resume([*settings, *words], place, resumes, launched)
         if code == REFUSED:
             continue
         fits += 1
