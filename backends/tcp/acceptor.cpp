@@ -27,8 +27,8 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr auto tupled = asio::as_tuple(asio::use_awaitable);
-// The time for a peer to send a hello or the rest of an answer. Even a machine that swaps needs
-// less, and a process does not count the time in which it was stopped itself.
+// The time for a connection to be made, and for a peer to send a hello. Even a machine that swaps
+// needs less, and a process does not count the time in which it was stopped itself.
 constexpr std::chrono::seconds handshake_limit{5};
 // The time for peers to receive a rank's last frame.
 constexpr std::chrono::seconds linger_limit{2};
@@ -36,6 +36,7 @@ constexpr milliseconds retry_first{1};
 constexpr milliseconds retry_last{50};
 // Connections in a row that had no descriptor: 5 s, in which other parts may give some back.
 constexpr int lacking_max = 100;
+// Connections without a hello, besides those that ranks wait for.
 constexpr std::size_t strangers_max = 64;
 
 // Keepalive detects a host that has failed. TCP_USER_TIMEOUT would detect it sooner while data is
@@ -81,6 +82,11 @@ void close_quietly(tcp::socket& socket) {
 void cancel_quietly(tcp::socket& socket) {
   boost::system::error_code ignored;
   socket.cancel(ignored);
+}
+
+// Higher ranks dial.
+std::size_t dialed_by_peers(const group_description& who, std::size_t streams) {
+  return static_cast<std::size_t>(who.world - 1 - who.rank) * streams;
 }
 
 // A connection of this number is still to be made.
@@ -166,6 +172,7 @@ std::shared_ptr<mesh> acceptor::enter(const group_description& who) {
     newest = who.generation;
     open_[{who.job, who.generation, who.rank}] = fresh;
     tended_ += 1 + static_cast<std::size_t>(who.rank) * options_.streams;
+    dialed_here_ += dialed_by_peers(who, options_.streams);
   }
   rendezvous_->publish(who, address);
   asio::co_spawn(context_, look_after(fresh), asio::detached);
@@ -187,12 +194,18 @@ void acceptor::leave(const group_description& who) noexcept {
     }
   } catch (const std::bad_alloc&) {  // peers that dial late learn only that the rank has left
   }
+  dialed_here_ -= dialed_by_peers(who, options_.streams);
   open_.erase(found);
 }
 
 std::size_t acceptor::meshes() const {
   const std::lock_guard hold{mutex_};
   return tended_;
+}
+
+std::size_t acceptor::dialed_here() const {
+  const std::lock_guard hold{mutex_};
+  return dialed_here_;
 }
 
 void acceptor::tend() {
@@ -250,8 +263,8 @@ asio::awaitable<void> acceptor::accept() {
 }
 
 asio::awaitable<void> acceptor::receive(socket from) {
-  // A rank sends its hello at once, so the connection that has been silent for longest is closed.
-  if (strangers_.size() == strangers_max) {
+  // A rank sends its hello soon, so the connection that has been silent for longest is closed.
+  if (strangers_.size() >= strangers_max + dialed_here()) {
     close_quietly(*strangers_.begin()->second);
     strangers_.erase(strangers_.begin());
   }
@@ -261,6 +274,8 @@ asio::awaitable<void> acceptor::receive(socket from) {
   hello_block block;
   const auto [cut, bytes] = co_await asio::async_read(from, asio::buffer(block), tupled);
   strangers_.erase(number);
+  // From the answer on the peer counts the connection. Its few bytes are in the socket at once.
+  limit.stop();
   if (cut) co_return;
   hello said;
   try {
@@ -272,7 +287,6 @@ asio::awaitable<void> acceptor::receive(socket from) {
   const auto [verdict, to] = judge(said);
   const auto reply = encode(verdict);
   const auto [broken, written] = co_await asio::async_write(from, asio::buffer(reply), tupled);
-  limit.stop();
   if (!broken && to) {
     tune(from);
     to->adopt(said.from, said.stream, released(std::move(from)));
@@ -363,6 +377,7 @@ asio::awaitable<bool> acceptor::call(mesh& who, std::int32_t rank, std::uint16_t
   boost::system::error_code full;
   if (refused) tcp::socket{context_}.open(tcp::v4(), full);
   lacking = full == asio::error::no_descriptors ? lacking + 1 : 0;
+  limit.stop();
   if (refused) co_return false;
   tune(link);
   const auto& group = who.group();
@@ -375,22 +390,18 @@ asio::awaitable<bool> acceptor::call(mesh& who, std::int32_t rank, std::uint16_t
                                   .stream = stream,
                                   .streams = who.streams()});
   const auto [unwritten, written] = co_await asio::async_write(link, asio::buffer(block), tupled);
-  limit.stop();
   if (unwritten) co_return false;
   // The peer counts the connection from its answer on: if it were closed while a busy or stopped
-  // peer is late, that peer would take this rank for lost.
-  // The wait ends with the connection, or after the group.
-  for (bool late = true; late;) {
-    const time_limit look{context_, handshake_limit, [&link] { cancel_quietly(link); }};
-    const auto [waits] = co_await link.async_wait(socket::wait_read, tupled);
-    late = waits == asio::error::operation_aborted;
-    if (late && !is_wanted(who, stream)) co_return false;
-  }
-  time_limit rest{context_, handshake_limit, [&link] { close_quietly(link); }};
+  // process is late, the peer would take this rank for lost. So the wait ends with the connection,
+  // or after the group.
   answer_block reply;
-  const auto [unread, read] = co_await asio::async_read(link, asio::buffer(reply), tupled);
-  rest.stop();
-  if (unread) co_return false;
+  for (std::size_t got = 0; got < reply.size();) {
+    const time_limit look{context_, handshake_limit, [&link] { cancel_quietly(link); }};
+    const auto [failed, more] = co_await link.async_read_some(asio::buffer(reply) + got, tupled);
+    got += more;
+    const bool late = failed == asio::error::operation_aborted;
+    if (failed && !(late && is_wanted(who, stream))) co_return false;
+  }
   co_return take(who, rank, stream, at, reply, std::move(link));
 }
 

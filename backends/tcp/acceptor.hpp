@@ -51,6 +51,7 @@ private:
             const answer_block& reply, socket link);
   boost::asio::awaitable<void> look_after(std::shared_ptr<mesh> who);
   std::pair<answer, std::shared_ptr<mesh>> judge(const hello& from) const;
+  std::size_t dialed_here() const;
   void tend();
   void untend();
 
@@ -69,6 +70,7 @@ private:
   std::map<std::pair<job_id, std::int32_t>, history> histories_;
   std::condition_variable less_;  // `tended_` has decreased
   std::size_t tended_ = 0;        // meshes, dials, answers
+  std::size_t dialed_here_ = 0;   // connections that the peers of the open meshes dial
   // Connections that have not sent a hello yet, oldest first. The loop's thread only.
   std::map<std::uint64_t, socket*> strangers_;
   std::uint64_t next_stranger_ = 0;

@@ -134,16 +134,35 @@ TEST_CASE("a hello with a wrong field is refused with a reason and the group is 
   CHECK_FALSE(rank->aborted());
 }
 
+// Connects as a client of HTTP. Returns when that has been closed, after all that connected before.
+void call_as_stranger(const tcp_address& at) {
+  const auto link = connect_to(at);
+  const std::string request =
+      "GET / HTTP/1.1\r\nHost: another server\r\n" + std::string(tcp::hello_bytes, 'x');
+  send(link.get(), request.data(), request.size(), MSG_NOSIGNAL);
+  CHECK(closed_by_peer(link));
+}
+
+TEST_CASE("connections that a rank waits for may be silent together, as its peers may be busy") {
+  tcp_backend backend;
+  auto who = member(0);
+  who.world = 200;
+  const auto rank = backend.open(who);
+  std::vector<file_descriptor> silent;
+  for (int i = 0; i < 199; ++i) silent.push_back(connect_to(backend.address()));
+  call_as_stranger(backend.address());
+  for (const auto& link : silent) {
+    std::byte one;
+    CHECK(recv(link.get(), &one, 1, MSG_DONTWAIT) == -1);
+  }
+}
+
 TEST_CASE("silent and foreign connections do not keep ranks from connecting") {
   tcp_backend backend;
   const auto address = backend.address();
   std::vector<file_descriptor> silent;
   for (int i = 0; i < 100; ++i) silent.push_back(connect_to(address));
-  const auto babbler = connect_to(address);
-  const std::string request =
-      "GET / HTTP/1.1\r\nHost: another server\r\n" + std::string(tcp::hello_bytes, 'x');
-  send(babbler.get(), request.data(), request.size(), MSG_NOSIGNAL);
-  CHECK(closed_by_peer(babbler));
+  call_as_stranger(address);
   // The connections that were silent for longest were closed to make room.
   CHECK(closed_by_peer(silent.front()));
   const auto first = backend.open(member(0));
