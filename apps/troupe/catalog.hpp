@@ -159,6 +159,11 @@ public:
   /// Libraries by name, for doctor and manifests.
   virtual std::map<std::string, std::string> versions() const = 0;
   virtual std::vector<device_facts> devices() const = 0;
+  /// Names that jobs may choose by, with those of a user's plug-ins.
+  /// @{
+  virtual std::vector<std::string> strategies() const { return {}; }
+  virtual std::vector<std::string> precisions() const { return {}; }
+  /// @}
   /// Float32 operations per second of one thread in a matrix product, in thousands of millions;
   /// takes about 0.1 s.
   virtual double matrix_speed() const = 0;

@@ -51,6 +51,8 @@ schema schema_of(const catalog& learning) {
   take(learning.data_sets(), names.data_sets, names.own_data);
   for (const auto& device : learning.devices())
     if (device.built) names.accelerators.push_back(device.name);
+  names.strategies = learning.strategies();
+  names.precisions = learning.precisions();
   names.mpi = build_facts::with_mpi;
   names.nccl = build_facts::with_nccl;
   return make_schema(names);

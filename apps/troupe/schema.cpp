@@ -19,6 +19,12 @@ setting_value as_setting(const batch_limit& limit) {
   return std::visit([](auto x) { return setting_value{x}; }, limit);
 }
 
+// The built-in ones have their order.
+void add_missing(words& choices, const words& names) {
+  for (const auto& name : names)
+    if (std::ranges::find(choices, name) == choices.end()) choices.push_back(name);
+}
+
 void add_devices(schema& s, const trainer_options& d, const schema_names& names) {
   auto& on =
       add(s, "accelerator", kind::choice, d.accelerator.name, "--accelerator",
@@ -51,10 +57,11 @@ void add_job(schema& s, const trainer_options& d, const schema_names& names) {
     if (!here) by.elsewhere.emplace_back(name);
   }
   add_devices(s, d, names);
-  add(s, "precision", kind::choice, d.precision.name, "--precision",
-      "of weights and of the forward pass",
-      {"32-true", "64-true", "bf16-true", "bf16-mixed", "16-true", "16-mixed", "32", "64", "16",
-       "bf16"});
+  auto& precision = add(s, "precision", kind::choice, d.precision.name, "--precision",
+                        "of weights and of the forward pass",
+                        {"32-true", "64-true", "bf16-true", "bf16-mixed", "16-true", "16-mixed",
+                         "32", "64", "16", "bf16"});
+  add_missing(precision.choices, names.precisions);
   add(s, "seed", kind::integer, static_cast<std::int64_t>(d.seed), "--seed",
       "of initial weights, data order and dropout")
       .low = 0;
@@ -226,10 +233,12 @@ void add_powersgd(schema& s, const powersgd_options& d) {
   seed.high = 4294967295.0;
 }
 
-void add_strategy(schema& s, const trainer_options& d) {
+void add_strategy(schema& s, const trainer_options& d, const schema_names& names) {
   const auto& g = d.gradients;
-  add(s, "strategy.name", kind::choice, d.strategy.name, "--strategy",
-      "what a rank does at each hook; auto: by ranks", {"auto", "single_device", "data_parallel"});
+  auto& by = add(s, "strategy.name", kind::choice, d.strategy.name, "--strategy",
+                 "what a rank does at each hook; auto: by ranks",
+                 {"auto", "single_device", "data_parallel"});
+  add_missing(by.choices, names.strategies);
   auto& cap =
       add(s, "strategy.bucket_cap_mb", kind::number, unset, "",
           "MiB of gradients that travel together; by default as measured in the first step");
@@ -405,7 +414,7 @@ schema make_schema(const schema_names& names) {
   add_limits(all, defaults);
   add_call(all);
   add_learning(all, names);
-  add_strategy(all, defaults);
+  add_strategy(all, defaults, names);
   add_policies(all, defaults);
   add_time(all, defaults);
   add_elastic(all, defaults);

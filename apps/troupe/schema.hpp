@@ -79,6 +79,11 @@ struct schema_names {
   std::vector<std::string> accelerators;  ///< that this build has
   bool mpi = true;                        ///< this build has MPI
   bool nccl = true;                       ///< this build has NCCL
+  /// That jobs have, with those of a user's plug-ins.
+  /// @{
+  std::vector<std::string> strategies{};
+  std::vector<std::string> precisions{};
+  /// @}
   /// A user's, with the settings of each: `hidden` for `model.hidden`. The first is the default.
   /// @{
   std::vector<std::pair<std::string, schema>> own_models{};

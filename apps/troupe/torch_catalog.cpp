@@ -4,6 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -132,6 +133,12 @@ std::uint8_t next_character(classifier& writer, const std::vector<std::uint8_t>&
           ? scores.argmax()
           : ((scores - scores.max()) / what.temperature).softmax(0).multinomial(1, false, random);
   return static_cast<std::uint8_t>(chosen.item<std::int64_t>());
+}
+
+std::vector<std::string> names_of(const auto& table) {
+  std::vector<std::string> names;
+  for (const auto& [name, make] : table) names.push_back(name);
+  return names;
 }
 
 template <class Made>
@@ -336,9 +343,6 @@ public:
   }
 
   std::vector<device_facts> devices() const override {
-    std::string precisions;
-    for (const auto& [name, factory] : default_precisions())
-      precisions += (precisions.empty() ? "" : ", ") + name;
     std::vector<device_facts> all;
     for (const auto& [name, make] : plugins_.accelerators) {
       const auto one = make();
@@ -347,12 +351,15 @@ public:
                      !why_not.empty() ? why_not
                      : one->shared()
                          ? fmt::format("{}; precisions {}; float16 convolutions are slow",
-                                       one->about(), precisions)
+                                       one->about(), fmt::join(precisions(), ", "))
                          : one->about(),
                      name != to_string(accelerator_kind::cuda) || cuda_built()});
     }
     return all;
   }
+
+  std::vector<std::string> strategies() const override { return names_of(plugins_.strategies); }
+  std::vector<std::string> precisions() const override { return names_of(plugins_.precisions); }
 
   double matrix_speed() const override {
     const lane_thread alone;

@@ -2,6 +2,8 @@
 // mistakes in them are refused with a text that names them.
 #include "tests/support/temporary_folder.hpp"
 #include "troupe/main.hpp"
+#include "troupe/precision.hpp"
+#include "troupe/strategy.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -214,6 +216,33 @@ TEST_CASE("a program changes the plug-ins of its jobs once in a process", "[appl
   program.plugins([&](torch_plugins&) { ++calls; });
   CHECK(run(program, {"config", "print"}).code == 0);
   CHECK(calls == 1);
+}
+
+TEST_CASE("strategies and precisions of a program are chosen by their names", "[application]") {
+  int strategies = 0, precisions = 0;
+  application program;
+  program.plugins([&](torch_plugins& p) {
+    p.strategies["mine"] = [&, base = p.strategies.at("single_device")](strategy_parts parts) {
+      ++strategies;
+      return base(std::move(parts));
+    };
+    p.precisions["exact"] = [&, base = p.precisions.at("64-true")] {
+      ++precisions;
+      return base();
+    };
+  });
+  const temporary_folder folder;
+  const auto path = (folder.path() / "run").string();
+  const auto ended =
+      run(program, {"fit", "--data", "synthetic", "--ranks", "1", "--strategy", "mine",
+                    "--precision", "exact", "--fast-dev-run", "--run-dir", path.c_str()});
+  INFO(ended.err);
+  CHECK(ended.code == 0);
+  CHECK(strategies > 0);
+  CHECK(precisions > 0);
+  const auto refused = run(program, {"fit", "--strategy", "other", "--precision", "more"});
+  CHECK(refused.code == 3);
+  CHECK_THAT(refused.err, Catch::Contains("mine)") && Catch::Contains("exact)"));
 }
 
 TEST_CASE("texts of a program: its file is its name unless it is given another one",
