@@ -75,6 +75,9 @@ struct learning {
   /// Sizes of a built-in model that was trained on files; 0: those of the data.
   std::int64_t features = 0;
   std::int64_t classes = 0;
+  /// A search of `tune`: of the callbacks of a program's plug-ins only schedules of accumulation
+  /// take part.
+  bool searches = false;
 };
 
 /// What a trained model is to write.
@@ -126,6 +129,9 @@ public:
   virtual std::vector<data_facts> data_sets() const = 0;
   /// What each rank trains or evaluates. Reads no data: what is wrong with that fails the job.
   virtual recipe_ptr recipe(const learning& what) const = 0;
+  /// What its callbacks make of the options of a job: learner_recipe::configure of that recipe.
+  /// Makes no data.
+  virtual void configure(const learning& what, trainer_options& options) const = 0;
   /// Gives `of` the sizes with which the model of a checkpoint was made, if it holds them. Throws
   /// user_error (checkpoint).
   virtual void take_sizes(const std::string& checkpoint, learning& of) const = 0;

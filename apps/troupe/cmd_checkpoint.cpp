@@ -131,9 +131,7 @@ checkpoint_policy policy_of(const std::string& run, const schema& known, const c
     of_run.files = {file.string()};
     const auto read = join(known, of_run).settings;
     auto options = options_of(read);
-    const auto what = learning_of(read);
-    if (std::ranges::any_of(what.callbacks, is_model_checkpoint))
-      around.learning.recipe(what)->configure(options);
+    around.learning.configure(learning_of(read), options);
     policy.monitor = options.checkpoint.monitor;
     policy.maximize = options.checkpoint.maximize;
   } catch (const user_error& error) {

@@ -45,6 +45,7 @@ public:
   job_outcome run(const std::function<void(learning&, trainer_options&)>& change) {
     auto fit = shared_job(settings_, around_, [&](learning& of, trainer_options& options) {
       std::erase_if(of.callbacks, [](const std::string& one) { return !accumulates(one); });
+      of.searches = true;
       change(of, options);
     });
     add_init_weights(settings_, fit);

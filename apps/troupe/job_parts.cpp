@@ -239,10 +239,6 @@ void check_place(const settings& s) {
                                  placement));
 }
 
-bool is_model_checkpoint(std::string_view callback) {
-  return callback.substr(0, callback.find(',')) == "model_checkpoint";
-}
-
 // Words that the schema reads and that this build never trains on.
 void check_accelerator(const settings& s, const catalog& learning) {
   const auto wanted = s.text("accelerator");
@@ -259,6 +255,11 @@ void check_accelerator(const settings& s, const catalog& learning) {
 }
 
 namespace {
+
+// Whether a callback's text (learning::callbacks) sets the policy of checkpoints.
+bool is_model_checkpoint(std::string_view callback) {
+  return callback.substr(0, callback.find(',')) == "model_checkpoint";
+}
 
 // The program has no option of the job for it: without a run's folder nothing is written.
 void refuse_policy_without_files(const settings& s, const learning& what) {

@@ -18,9 +18,6 @@ namespace troupe::program {
 trainer_options options_of(const settings& s);
 learning learning_of(const settings& s);
 
-/// Whether a callback's text (learning::callbacks) sets the policy of checkpoints.
-bool is_model_checkpoint(std::string_view callback);
-
 /// Throws user_error for settings that this program does not support: bad_configuration for a
 /// placement; device for an accelerator, a communicator or devices.
 void check_place(const settings& s);

@@ -42,7 +42,7 @@ own_values own_values_of(const json& object) {
 std::string recipe_text(const learning& what) {
   const auto& [model, hidden, dropout, data, data_folder, target, samples, evaluation_samples,
                optimizer, learning_rate, momentum, weight_decay, scheduler, warmup_epochs, epochs,
-               callbacks, model_settings, data_settings, features, classes] = what;
+               callbacks, model_settings, data_settings, features, classes, searches] = what;
   return json{model,
               hidden,
               dropout,
@@ -62,7 +62,8 @@ std::string recipe_text(const learning& what) {
               own_json(model_settings),
               own_json(data_settings),
               features,
-              classes}
+              classes,
+              searches}
       .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -70,7 +71,7 @@ learning read_recipe_text(const std::string& text) {
   learning what;
   auto& [model, hidden, dropout, data, data_folder, target, samples, evaluation_samples, optimizer,
          learning_rate, momentum, weight_decay, scheduler, warmup_epochs, epochs, callbacks,
-         model_settings, data_settings, features, classes] = what;
+         model_settings, data_settings, features, classes, searches] = what;
   try {
     const auto all = json::parse(text);
     std::size_t next = 0;
@@ -79,7 +80,7 @@ learning read_recipe_text(const std::string& text) {
          learning_rate, momentum, weight_decay, scheduler, warmup_epochs, epochs, callbacks);
     model_settings = own_values_of(all.at(next++));
     data_settings = own_values_of(all.at(next++));
-    take(features, classes);
+    take(features, classes, searches);
   } catch (const json::exception& error) {
     throw internal_error(std::string{"a rank's process got no recipe: "} + error.what());
   }

@@ -224,8 +224,7 @@ public:
   }
 
   recipe_ptr recipe(const learning& what) const override {
-    auto plugins = plugins_;
-    for (const auto& text : what.callbacks) plugins.callbacks.push_back(named_callback(text));
+    const auto plugins = plugins_for(what);
     const auto* own_model = find_own(own_.models, what.model);
     const auto* own_data = find_own(own_.data, what.data);
     if (!own_model && !own_data) refuse_mismatch(what, find_data(what.data));
@@ -245,6 +244,10 @@ public:
         own_data ? !find_model(what.model).reads_text : find_data(what.data).sized_by_files;
     return sized ? fitting_recipe(plugins, data, options, {what.features, what.classes})
                  : recipe_for<classifier>(plugins, data, options);
+  }
+
+  void configure(const learning& what, trainer_options& options) const override {
+    make_recipe({}, {}, plugins_for(what))->configure(options);
   }
 
   void take_sizes(const std::string& checkpoint, learning& of) const override {
@@ -373,6 +376,16 @@ public:
   }
 
 private:
+  torch_plugins plugins_for(const learning& what) const {
+    auto plugins = plugins_;
+    if (what.searches)
+      std::erase_if(plugins.callbacks, [](const callback_factory& one) {
+        return !dynamic_cast<const gradient_accumulation_scheduler*>(one.original());
+      });
+    for (const auto& text : what.callbacks) plugins.callbacks.push_back(named_callback(text));
+    return plugins;
+  }
+
   // With default settings.
   std::shared_ptr<torch::nn::Module> made(const std::string& model) const {
     const auto* own = find_own(own_.models, model);

@@ -1,6 +1,9 @@
-// A program with a data set that is usable only after `setup`: before, its getters throw.
+// A program with a data set that is usable only after `setup`: before, its getters throw. Its fits
+// keep three checkpoints, by a callback.
+#include <troupe/callback.hpp>
 #include <troupe/data.hpp>
 #include <troupe/main.hpp>
+#include <troupe/strategy.hpp>
 
 #include "apps/examples/classifier_recipe.hpp"
 
@@ -60,5 +63,8 @@ int main(int count, char** arguments) {
                            [](const late_settings& how) -> troupe::data_ptr {
                              return std::make_shared<late_data>(how);
                            })
+      .plugins([](troupe::torch_plugins& p) {
+        p.callbacks = {troupe::model_checkpoint{{.keep_last = 3}}};
+      })
       .run(count, arguments);
 }

@@ -5,7 +5,7 @@ TROUPE_PROGRAM is late_data.cpp.
 
 import os
 
-from troupe_program import check, check_code, check_equal, check_in, main, result_of, troupe
+from troupe_program import check, check_code, check_equal, check_in, checkpoints_of, main, result_of, troupe
 
 
 def fit(run, *arguments):
@@ -48,6 +48,16 @@ def story_data_without_a_test_have_none(folder):
     run = os.path.join(folder, "run")
     check_code(fit(run, "--set", "data.has_test=false"), 0)
     check("test/accuracy" not in result_of(run)["metrics"], result_of(run))
+
+
+def story_a_callback_of_the_program_keeps_checkpoints_and_is_in_no_search(folder):
+    for placement in PLACEMENTS:
+        run = os.path.join(folder, placement)
+        check_code(fit(run, "--placement", placement, "--max-epochs", 2), 0)
+        check_equal(checkpoints_of(run), ["step-00000004", "step-00000008"])
+        found = check_code(troupe("tune", "batch-size", "--set", "model.hidden=4", "--max-size", 4, "--placement",
+                                  placement, "--json"), 0)
+        check_equal(found.json()["batch_size"], 4)
 
 
 if __name__ == "__main__":

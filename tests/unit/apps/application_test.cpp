@@ -1,6 +1,8 @@
 // Goal: a program's own models, data sets and their settings are declared as the header says, and
 // mistakes in them are refused with a text that names them.
 #include "tests/support/temporary_folder.hpp"
+#include "troupe/callback.hpp"
+#include "troupe/data.hpp"
 #include "troupe/main.hpp"
 #include "troupe/precision.hpp"
 #include "troupe/strategy.hpp"
@@ -9,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <limits>
@@ -103,6 +106,27 @@ struct placed {
     f("dir", dir);
   }
 };
+
+// Counts the epochs that it sees.
+class counting : public callback {
+public:
+  explicit counting(std::atomic<int>& epochs) : epochs_(epochs) {}
+  void on_train_epoch_start(module&, std::int64_t) override { ++epochs_; }
+
+private:
+  std::atomic<int>& epochs_;
+};
+
+// A fit, or a part of one, on few made-up images and in one rank.
+ended run_small(const application& program, std::vector<const char*> command,
+                std::vector<const char*> more = {}) {
+  for (const auto* part :
+       {"--data", "synthetic", "--set", "data.samples=64", "--set", "data.evaluation_samples=32",
+        "--set", "model.hidden=[8]", "--ranks", "1", "--progress", "never"})
+    command.push_back(part);
+  command.insert(command.end(), more.begin(), more.end());
+  return run(program, std::move(command));
+}
 
 }  // namespace
 
@@ -243,6 +267,54 @@ TEST_CASE("strategies and precisions of a program are chosen by their names", "[
   const auto refused = run(program, {"fit", "--strategy", "other", "--precision", "more"});
   CHECK(refused.code == 3);
   CHECK_THAT(refused.err, Catch::Contains("mine)") && Catch::Contains("exact)"));
+}
+
+TEST_CASE("a search has none of a program's callbacks but its schedule of accumulation",
+          "[application]") {
+  std::atomic<int> epochs = 0;
+  application program;
+  program.plugins([&](torch_plugins& p) {
+    p.callbacks = {model_checkpoint{{.keep_best = 3}}, counting{epochs},
+                   [&] { return std::make_shared<counting>(epochs); }};
+  });
+  const auto size = run_small(program, {"tune", "batch-size", "--max-size", "4"});
+  CHECK(size.out == "batch size 4; use it with --batch-size 4\n");
+  const auto rate = run_small(program, {"tune", "learning-rate"}, {"--steps", "40"});
+  INFO(size.err << rate.err);
+  CHECK(rate.code == 0);
+  CHECK(epochs == 0);
+
+  application scheduled;
+  scheduled.plugins([](torch_plugins& p) {
+    p.callbacks = {gradient_accumulation_scheduler{{0, 2}}};
+  });
+  const auto refused = run_small(scheduled, {"tune", "batch-size", "--max-size", "4"},
+                                 {"--accumulate-grad-batches", "3"});
+  CHECK(refused.code == 3);
+  CHECK_THAT(refused.err, Catch::Contains("gradient_accumulation_scheduler"));
+}
+
+TEST_CASE("the best checkpoint is that of a program's model_checkpoint", "[application]") {
+  int data_made = 0;
+  application program;
+  program.data("mine", "", [&]() -> std::shared_ptr<data_module> {
+    ++data_made;
+    return synthetic({.samples = 64, .evaluation = 32});
+  });
+  program.plugins([](torch_plugins& p) {
+    p.callbacks = {model_checkpoint{{.keep_last = 3, .monitor = "val/accuracy", .maximize = true}}};
+  });
+  const temporary_folder folder;
+  const auto path = (folder.path() / "run").string();
+  const auto fitted =
+      run(program, {"fit", "--model", "mlp", "--set", "model.hidden=[8]", "--max-epochs", "2",
+                    "--ranks", "1", "--progress", "never", "--run-dir", path.c_str()});
+  INFO(fitted.err);
+  CHECK(fitted.code == 0);
+  CHECK(data_made == 1);
+  CHECK_THAT(run(program, {"checkpoint", "list", path.c_str()}).out,
+             Catch::Contains("best: val/accuracy"));
+  CHECK(data_made == 1);
 }
 
 TEST_CASE("texts of a program: its file is its name unless it is given another one",

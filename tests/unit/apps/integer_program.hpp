@@ -21,6 +21,7 @@ public:
   std::string layers(const std::string&) const override { return "no layers"; }
   std::vector<program::data_facts> data_sets() const override;
   recipe_ptr recipe(const program::learning& what) const override;
+  void configure(const program::learning&, trainer_options&) const override {}
   void take_sizes(const std::string&, program::learning&) const override {}
   bool has_test(const program::learning&, std::uint64_t) const override { return false; }
   void search_rate(const program::rate_search& how, program::learning& of,

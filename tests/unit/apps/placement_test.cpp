@@ -109,6 +109,8 @@ TEST_CASE("the description of a learner survives the conversion to text and back
                          {"kind", std::string{"a b"}},
                          {"widths", std::vector<std::int64_t>{3, -4}}};
   what.data_settings = {{"files", std::vector<std::string>{"1", "b"}}};
+  what.classes = 3;
+  what.searches = true;
   const auto back = program::read_recipe_text(program::recipe_text(what));
   CHECK(back.model == what.model);
   CHECK(back.hidden == what.hidden);
@@ -122,6 +124,8 @@ TEST_CASE("the description of a learner survives the conversion to text and back
   CHECK(back.callbacks == what.callbacks);
   CHECK(back.model_settings == what.model_settings);
   CHECK(back.data_settings == what.data_settings);
+  CHECK(back.classes == what.classes);
+  CHECK(back.searches);
   CHECK_THROWS_AS(program::read_recipe_text("[]"), internal_error);
   CHECK_THROWS_AS(program::read_recipe_text("mlp"), internal_error);
 }
