@@ -3,6 +3,7 @@
 #pragma once
 
 #include "apps/troupe/schema.hpp"
+#include "troupe/checkpoint.hpp"
 #include "troupe/learner.hpp"
 #include "troupe/outcome.hpp"
 
@@ -132,6 +133,8 @@ public:
   /// What its callbacks make of the options of a job: learner_recipe::configure of that recipe.
   /// Makes no data.
   virtual void configure(const learning& what, trainer_options& options) const = 0;
+  /// A program's own format of checkpoints; null: it has none.
+  virtual std::shared_ptr<const checkpoint_io> checkpoints() const { return nullptr; }
   /// Gives `of` the sizes with which the model of a checkpoint was made, if it holds them. Throws
   /// user_error (checkpoint).
   virtual void take_sizes(const std::string& checkpoint, learning& of) const = 0;

@@ -1,12 +1,12 @@
 #include "actors/deciders.hpp"
 #include "apps/command_line/command_line.hpp"
+#include "apps/troupe/checkpoint_reader.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/output_file.hpp"
 #include "apps/troupe/run_folder.hpp"
 #include "apps/troupe/run_plan.hpp"
 #include "apps/troupe/settings_sources.hpp"
-#include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/checkpoint/safetensors.hpp"
 #include "troupe/failure.hpp"
 
@@ -59,6 +59,10 @@ void print_facts(const manifest& what, console& screen) {
                               fmt::join(tensor.shape, ", "), tensor.name));
 }
 
+checkpoint_reader reader_of(const context& around) {
+  return checkpoint_reader{around.learning.checkpoints()};
+}
+
 // Whether `path` is the folder of a run, not of a checkpoint.
 bool names_run(const std::string& path) {
   return !std::filesystem::exists(std::filesystem::path{path} / manifest_name) &&
@@ -67,18 +71,19 @@ bool names_run(const std::string& path) {
 
 }  // namespace
 
-std::string checkpoint_at(const std::string& path, console& screen) {
+std::string checkpoint_at(const std::string& path, const context& around) {
   if (!names_run(path)) return path;
-  const auto found = latest_checkpoint(path);
-  for (const auto& note : passed_over(found)) screen.note(note);
+  const auto found = reader_of(around).latest(path);
+  for (const auto& note : passed_over(found)) around.screen.note(note);
   return found.path;
 }
 
 namespace {
 
-program_end inspect(const std::string& path, bool json, console& screen) {
-  const auto at = checkpoint_at(path, screen);
-  const auto what = inspect_checkpoint(at);
+program_end inspect(const std::string& path, bool json, const context& around) {
+  auto& screen = around.screen;
+  const auto at = checkpoint_at(path, around);
+  const auto what = reader_of(around).inspect(at);
   if (json) {
     screen.result(dumped(manifest_json(what, at)));
   } else {
@@ -88,9 +93,11 @@ program_end inspect(const std::string& path, bool json, console& screen) {
 }
 
 // Of a run the newest one counts: an older good one in its place would hide the damage.
-program_end verify(const std::string& path, bool json, console& screen) {
+program_end verify(const std::string& path, bool json, const context& around) {
+  auto& screen = around.screen;
+  const auto checkpoints = reader_of(around);
   auto at = path;
-  const auto answer = [&](bool good, const std::string& why, const manifest& what) {
+  const auto answer = [&](bool good, const std::string& why, const snapshot& what) {
     if (!json) return;
     screen.result(dumped(
         {{"schema", "troupe.checkpoint_verification/1"},
@@ -101,13 +108,13 @@ program_end verify(const std::string& path, bool json, console& screen) {
   };
   try {
     if (names_run(path)) {
-      const auto found = latest_checkpoint(path);
+      const auto found = checkpoints.latest(path);
       at = found.refused.empty() ? found.path : found.refused.front().path;
       if (!found.refused.empty())
         throw user_error(errc::checkpoint, fmt::format("{}; the newest good one is {}",
                                                        found.refused.front().why, found.path));
     }
-    const auto what = verify_checkpoint(at);
+    const auto what = checkpoints.read(at);
     answer(true, {}, what);
     if (!json)
       screen.result(fmt::format("{}: good, step {}, weights_digest {}", at, what.loop.steps,
@@ -157,7 +164,7 @@ std::optional<std::int64_t> best_step(const std::vector<listed_checkpoint>& all,
 
 program_end list(const std::string& run, bool json, const schema& known, const context& around) {
   auto& screen = around.screen;
-  const auto all = list_checkpoints(run);
+  const auto all = reader_of(around).list(run);
   if (all.empty()) screen.note(fmt::format("note: {} holds no checkpoint", run));
   const auto policy = policy_of(run, known, around);
   const auto best = best_step(all, policy);
@@ -194,7 +201,7 @@ struct export_question {
 
 program_end export_to(const export_question& what, const context& around) {
   check_output(what.output, what.force);  // before minutes of reading
-  const auto taken = read_checkpoint(checkpoint_at(what.path, around.screen));
+  const auto taken = reader_of(around).read(checkpoint_at(what.path, around));
   const auto pieces = what.format == "torch" ? around.learning.torch_checkpoint(taken)
                                              : encode_safetensors(taken.model);
   std::vector<std::string_view> views;
@@ -220,14 +227,13 @@ void add_checkpoint(const command& app, const schema& all, const context& around
              of_run ? "the run's folder" : "a checkpoint's folder, or a run's for its latest")
         .required();
     command.add_flag("--json", *json, "objects instead of text");
-    command.on_chosen(
-        [=, &around] { chosen([=, &around] { return act(*path, *json, around.screen); }); });
+    command.on_chosen([=, &around] { chosen([=, &around] { return act(*path, *json, around); }); });
   };
   reading("inspect", "what a checkpoint's manifest says", "PATH", inspect);
   reading("verify", "reads every byte and compares the hashes", "PATH", verify);
   reading("list", "the checkpoints of a run, the best and the latest named", "RUN_DIR",
-          [&all, &around](const std::string& run, bool json, console&) {
-            return list(run, json, all, around);
+          [&all](const std::string& run, bool json, const context& of) {
+            return list(run, json, all, of);
           });
 
   auto what = std::make_shared<export_question>();

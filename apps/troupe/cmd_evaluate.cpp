@@ -76,7 +76,8 @@ void print(stage purpose, const run_plan& plan, const job_outcome& outcome, cons
 }  // namespace
 
 program_end evaluate(stage purpose, const schema& all, given what, const context& around) {
-  auto plan = plan_evaluation(all, std::move(what), std::string{to_string(purpose)});
+  const checkpoint_reader checkpoints{around.learning.checkpoints()};
+  auto plan = plan_evaluation(all, std::move(what), checkpoints, std::string{to_string(purpose)});
   if (plan.settings.flag("quiet")) around.screen.be_quiet();
   refuse_copies(around.cluster, around.place);
   take_place(plan.settings, around.place);

@@ -15,7 +15,6 @@
 #include "apps/troupe/run_loggers.hpp"
 #include "apps/troupe/run_plan.hpp"
 #include "apps/troupe/trouble_report.hpp"
-#include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/entropy.hpp"
 
 #include <fmt/format.h>
@@ -289,7 +288,8 @@ private:
   std::optional<std::int64_t> newest_checkpoint() const {
     std::optional<std::int64_t> step;
     if (!std::filesystem::exists(folder_->file(checkpoints_folder))) return step;
-    for (const auto& one : list_checkpoints(plan_.folder)) {
+    const checkpoint_reader checkpoints{around_.learning.checkpoints()};
+    for (const auto& one : checkpoints.list(plan_.folder)) {
       if (!one.damage.empty()) continue;
       step = one.step;
       if (one.latest) break;
@@ -356,7 +356,8 @@ private:
 }  // namespace
 
 program_end fit(const schema& all, given what, const context& around) {
-  auto plan = plan_fit(all, std::move(what), [&](const std::string& model) {
+  const checkpoint_reader checkpoints{around.learning.checkpoints()};
+  auto plan = plan_fit(all, std::move(what), checkpoints, [&](const std::string& model) {
     return fresh_run_folder(model, around.wall(), around.world().random->draw());
   });
   if (plan.settings.flag("quiet")) around.screen.be_quiet();

@@ -26,7 +26,7 @@ void add_write(const command& app, const context& around, const choose& chosen) 
     chosen([=, &around] {
       if (!(what->temperature >= 0 && what->temperature <= 100))
         throw user_error(errc::bad_usage, "--temperature must be from 0 to 100");
-      what->checkpoint = checkpoint_at(what->checkpoint, around.screen);
+      what->checkpoint = checkpoint_at(what->checkpoint, around);
       around.screen.results(around.learning.write(*what) + "\n");
       return program_end{};
     });

@@ -49,7 +49,7 @@ void add_simulate(const command& app, const context& around, const choose& chose
 
 /// The folder of a checkpoint; for the folder of a run, that of its latest good checkpoint. Notes
 /// say which damaged ones it passed over.
-std::string checkpoint_at(const std::string& path, console& screen);
+std::string checkpoint_at(const std::string& path, const context& around);
 
 /// The samples of one rank and micro-batch, for `data order`.
 struct ordered_batch {

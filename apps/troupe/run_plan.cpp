@@ -25,11 +25,11 @@ std::string newest_run() {
 }
 
 // The newest good checkpoint of a run.
-void take_latest(run_plan& plan, const std::string& run) {
-  auto found = latest_checkpoint(run);
+void take_latest(run_plan& plan, const std::string& run, const checkpoint_reader& checkpoints) {
+  auto found = checkpoints.latest(run);
   for (auto& note : passed_over(found)) plan.notes.push_back(std::move(note));
   plan.checkpoint = std::move(found.path);
-  plan.step = inspect_checkpoint(plan.checkpoint).loop.steps;
+  plan.step = checkpoints.inspect(plan.checkpoint).loop.steps;
 }
 
 // Whether `path` is the folder of a run, not of a checkpoint.
@@ -38,9 +38,9 @@ bool holds_checkpoints(const std::string& path) {
 }
 
 // A checkpoint, or of a run its newest good one.
-void take_path(run_plan& plan, const std::string& path) {
-  if (holds_checkpoints(path)) return take_latest(plan, path);
-  plan.step = verify_checkpoint(path).loop.steps;
+void take_path(run_plan& plan, const std::string& path, const checkpoint_reader& checkpoints) {
+  if (holds_checkpoints(path)) return take_latest(plan, path, checkpoints);
+  plan.step = checkpoints.read(path).loop.steps;
   plan.checkpoint = path;
 }
 
@@ -78,9 +78,9 @@ void read_settings(run_plan& plan, const schema& all, given what, const std::str
   plan.settings = settled(std::move(result));
 }
 
-void resume(run_plan& plan, const std::string& from) {
+void resume(run_plan& plan, const std::string& from, const checkpoint_reader& checkpoints) {
   if (from != latest_word) {
-    take_path(plan, from);
+    take_path(plan, from, checkpoints);
   } else if (!holds_run(plan.folder)) {
     throw user_error(
         errc::checkpoint,
@@ -88,7 +88,7 @@ void resume(run_plan& plan, const std::string& from) {
   } else if (list_checkpoints(plan.folder).empty()) {
     plan.notes.push_back(fmt::format("{} has no checkpoint yet: the run begins anew", plan.folder));
   } else {
-    take_latest(plan, plan.folder);
+    take_latest(plan, plan.folder, checkpoints);
   }
 }
 
@@ -181,7 +181,7 @@ std::vector<std::string> passed_over(const found_checkpoint& found) {
   return notes;
 }
 
-run_plan plan_fit(const schema& all, given what,
+run_plan plan_fit(const schema& all, given what, const checkpoint_reader& checkpoints,
                   const std::function<std::string(const std::string& model)>& fresh) {
   run_plan plan;
   // What else is given is checked below, with the model of the run's own file.
@@ -196,7 +196,7 @@ run_plan plan_fit(const schema& all, given what,
         fmt::format("{} holds a run; go on with it by --resume latest, or choose another --run-dir",
                     plan.folder));
   read_settings(plan, all, std::move(what), run_of_settings(first, plan.folder));
-  if (resuming) resume(plan, first.text("resume"));
+  if (resuming) resume(plan, first.text("resume"), checkpoints);
   refuse_other_run(plan);
   refuse_two_weights(plan);
   if (!plan.checkpoint.empty()) keep_options(plan, all);
@@ -205,7 +205,8 @@ run_plan plan_fit(const schema& all, given what,
   return plan;
 }
 
-run_plan plan_evaluation(const schema& all, given what, const std::string& command) {
+run_plan plan_evaluation(const schema& all, given what, const checkpoint_reader& checkpoints,
+                         const std::string& command) {
   run_plan plan;
   // What else is given is checked below, with the model of the run's own file.
   const auto first = join(all, what).settings;
@@ -213,10 +214,10 @@ run_plan plan_evaluation(const schema& all, given what, const std::string& comma
   read_settings(plan, all, std::move(what), plan.folder);
   const auto from = first.is_set("resume") ? first.text("resume") : "";
   if (!from.empty() && from != latest_word) {
-    take_path(plan, from);
+    take_path(plan, from, checkpoints);
     if (first.is_set("run_dir")) refuse_folder_without(plan);
   } else if (!plan.folder.empty()) {
-    take_latest(plan, plan.folder);
+    take_latest(plan, plan.folder, checkpoints);
   } else if (!plan.settings.is_set("init_weights")) {
     throw user_error(errc::bad_usage,
                      fmt::format("{} needs weights: name a run with --run-dir, a checkpoint with "

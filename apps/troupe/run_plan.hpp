@@ -2,9 +2,9 @@
 // predict.
 #pragma once
 
+#include "apps/troupe/checkpoint_reader.hpp"
 #include "apps/troupe/run_folder.hpp"
 #include "apps/troupe/settings_sources.hpp"
-#include "troupe/checkpoint.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -33,12 +33,13 @@ std::vector<std::string> passed_over(const found_checkpoint& found);
 /// is read first, also for a new folder, unless another configuration is named. A run that ended
 /// before its first checkpoint starts again.
 /// `fresh` names a new folder. Throws user_error with the fix; changes nothing.
-run_plan plan_fit(const schema& all, given what,
+run_plan plan_fit(const schema& all, given what, const checkpoint_reader& checkpoints,
                   const std::function<std::string(const std::string& model)>& fresh);
 
 /// The plan of an evaluation. Its weights come from `resume` (or its other name, `checkpoint`), the
 /// folder's latest checkpoint, or init_weights. Throws user_error: none is named (bad_usage), or a
 /// folder and a checkpoint of another run (bad_configuration).
-run_plan plan_evaluation(const schema& all, given what, const std::string& command);
+run_plan plan_evaluation(const schema& all, given what, const checkpoint_reader& checkpoints,
+                         const std::string& command);
 
 }  // namespace troupe::program

@@ -250,9 +250,11 @@ public:
     make_recipe({}, {}, plugins_for(what))->configure(options);
   }
 
+  std::shared_ptr<const checkpoint_io> checkpoints() const override { return plugins_.checkpoints; }
+
   void take_sizes(const std::string& checkpoint, learning& of) const override {
     if (find_own(own_.models, of.model)) return;
-    const auto named = read_module(checkpoint).hyper_parameters;
+    const auto named = read_module(checkpoint, plugins_.checkpoints.get()).hyper_parameters;
     if (!named.items.contains("classes")) return;
     const auto sizes = hyper_parameters_from<data_sizes>(named);
     of.features = sizes.features;
@@ -333,7 +335,7 @@ public:
     const at::NoGradGuard no_gradients;
     auto random = at::make_generator<at::CPUGeneratorImpl>(what.seed);
     classifier writer{{.model = "gpt"}};
-    load_into(writer, read_module(what.checkpoint));
+    load_into(writer, read_module(what.checkpoint, plugins_.checkpoints.get()));
     auto numbers = characters::numbers_of(what.prompt);
     if (numbers.empty()) numbers.push_back(0);
     for (std::int64_t i = 0; i < what.characters; ++i)

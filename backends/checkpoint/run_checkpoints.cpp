@@ -92,7 +92,8 @@ snapshot read_checkpoint(const fs::path& folder) {
           std::move(all.what.state)};
 }
 
-std::vector<listed_checkpoint> list_checkpoints(const fs::path& run) {
+std::vector<listed_checkpoint> list_checkpoints(
+    const fs::path& run, const std::function<manifest(const fs::path&)>& inspect) {
   std::error_code error;
   if (!fs::is_directory(run, error)) refuse(run, "no such run folder");
   const auto checkpoints = run / checkpoints_folder;
@@ -101,7 +102,7 @@ std::vector<listed_checkpoint> list_checkpoints(const fs::path& run) {
   for (const auto& [step, path] : folders_in(checkpoints)) {
     listed_checkpoint entry{path.string(), step, {}, {}, path.filename() == link.target};
     try {
-      entry.what = inspect_checkpoint(path);
+      entry.what = inspect(path);
     } catch (const user_error& e) {
       entry.damage = e.what();
     }

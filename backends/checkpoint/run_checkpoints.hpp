@@ -6,6 +6,7 @@
 #include "backends/checkpoint/checkpoint_folder.hpp"
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,11 @@ struct listed_checkpoint {
   std::string damage;
   bool latest = false;  ///< the link names it; without a link, the newest undamaged one
 };
-/// Sorted by step. Empty if the run has none; throws if `run` is not a readable folder.
-std::vector<listed_checkpoint> list_checkpoints(const std::filesystem::path& run);
+/// Sorted by step. Empty if the run has none; throws if `run` is not a readable folder. `inspect`
+/// may be that of another format; of what it throws a user_error is the damage.
+std::vector<listed_checkpoint> list_checkpoints(
+    const std::filesystem::path& run,
+    const std::function<manifest(const std::filesystem::path&)>& inspect = inspect_checkpoint);
 
 /// See checkpoint_io::latest.
 found_checkpoint latest_checkpoint(const std::filesystem::path& run);

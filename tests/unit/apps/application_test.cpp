@@ -1,5 +1,6 @@
 // Goal: a program's own models, data sets and their settings are declared as the header says, and
 // mistakes in them are refused with a text that names them.
+#include "tests/support/inverted_format.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "troupe/callback.hpp"
 #include "troupe/data.hpp"
@@ -115,6 +116,14 @@ public:
 
 private:
   std::atomic<int>& epochs_;
+};
+
+// Has place for three steps.
+struct full_after_3 : inverted_format {
+  std::vector<checkpoint_file> encode(const snapshot& what) const override {
+    if (what.loop.steps > 3) throw user_error(errc::checkpoint, "the archive is full");
+    return inverted_format::encode(what);
+  }
 };
 
 // A fit, or a part of one, on few made-up images and in one rank.
@@ -315,6 +324,59 @@ TEST_CASE("the best checkpoint is that of a program's model_checkpoint", "[appli
   CHECK_THAT(run(program, {"checkpoint", "list", path.c_str()}).out,
              Catch::Contains("best: val/accuracy"));
   CHECK(data_made == 1);
+}
+
+TEST_CASE("a program reads its runs in its own format of checkpoints", "[application]") {
+  application program;
+  program.data("mine", "", []() -> std::shared_ptr<data_module> {
+    return synthetic({.samples = 64, .evaluation = 32});
+  });
+  program.plugins([](torch_plugins& p) { p.checkpoints = std::make_shared<full_after_3>(); });
+  const temporary_folder folder;
+  const auto path = (folder.path() / "run").string();
+  const auto last = (folder.path() / "run/checkpoints/step-00000002").string();
+  const auto file = (folder.path() / "weights").string();
+  const auto other = (folder.path() / "other").string();
+  const auto passes = [&](std::vector<const char*> arguments, const std::string& part) {
+    const auto said = run(program, std::move(arguments));
+    INFO(said.err);
+    CHECK(said.code == 0);
+    CHECK_THAT(said.out + said.err, Catch::Contains(part));
+  };
+  passes({"fit", "--model", "mlp", "--set", "model.hidden=[8]", "--max-epochs", "1", "--ranks", "1",
+          "--progress", "never", "--run-dir", path.c_str()},
+         "finished after 1 epochs");
+  passes({"fit", "--run-dir", path.c_str(), "--resume", "latest", "--max-epochs", "2"},
+         "finished after 2 epochs");
+  passes({"fit", "--run-dir", other.c_str(), "--resume", last.c_str(), "--max-epochs", "3"},
+         "finished after 3 epochs");
+  passes({"test", "--run-dir", path.c_str()}, "test/accuracy");
+  passes({"validate", "--checkpoint", last.c_str()}, "val/accuracy");
+  passes({"checkpoint", "inspect", path.c_str()}, "step 2, epoch 2, 1 ranks");
+  passes({"checkpoint", "verify", path.c_str()}, "good, step 2, weights_digest ");
+  passes({"checkpoint", "list", path.c_str()}, "step-00000002  best: val/loss");
+  passes(
+      {"checkpoint", "export", path.c_str(), "--format", "safetensors", "--output", file.c_str()},
+      file);
+
+  const auto texts = (folder.path() / "texts").string();
+  const auto words = (folder.path() / "words").string();
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "some words, again and again. ";
+  write_text(words, text);
+  passes({"fit", "--model", "gpt", "--data", "text", "--data-dir", words.c_str(), "--max-steps",
+          "0", "--ranks", "1", "--run-dir", texts.c_str()},
+         "finished after 0 epochs");
+  passes({"write", texts.c_str(), "--prompt", "again", "--characters", "2"}, "again");
+
+  const auto failed =
+      run(program, {"fit", "--run-dir", other.c_str(), "--resume", "latest", "--max-epochs", "4"});
+  CHECK(failed.code == 5);
+  CHECK_THAT(failed.err, Catch::Contains("saved up to step 3 of 4"));
+  write_text(std::filesystem::path{last} / "manifest.json", "damaged");
+  const auto refused = run(program, {"test", "--run-dir", path.c_str()});
+  CHECK(refused.code == 5);
+  CHECK_THAT(run(program, {"checkpoint", "list", path.c_str()}).out, Catch::Contains("damaged"));
 }
 
 TEST_CASE("texts of a program: its file is its name unless it is given another one",

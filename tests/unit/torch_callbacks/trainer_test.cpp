@@ -10,6 +10,7 @@
 #include <set>
 
 #include "backends/checkpoint/safetensors_io.hpp"
+#include "tests/support/inverted_format.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_recovery/recovering_job.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
@@ -328,55 +329,6 @@ TEST_CASE("the hooks at the end of a fit know why it ended") {
 
 namespace {
 
-/// The library's files with all bits inverted, which no other format can read.
-class inverted : public checkpoint_io {
-public:
-  std::vector<checkpoint_file> encode(const snapshot& what) const override {
-    ++encoded;
-    auto files = inner_->encode(what);
-    for (auto& file : files)
-      for (auto& chunk : file.chunks)
-        chunk = std::make_shared<const std::vector<std::byte>>(inverse(*chunk));
-    return files;
-  }
-  std::string commit_file() const override { return inner_->commit_file(); }
-  checkpoint_facts facts(std::span<const std::byte> commit,
-                         const std::string& origin) const override {
-    return inner_->facts(inverse(commit), origin);
-  }
-  snapshot read(const std::string& folder) const override {
-    ++reads;
-    const temporary_folder plain;
-    const auto copy = plain.path() / std::filesystem::path{folder}.filename();
-    std::filesystem::create_directory(copy);
-    for (const auto& file : std::filesystem::directory_iterator{folder}) {
-      auto text = read_text(file.path());
-      std::ranges::transform(text, text.begin(), [](char c) { return static_cast<char>(~c); });
-      write_text(copy / file.path().filename(), text);
-    }
-    return inner_->read(copy.string());
-  }
-  void remove(const std::string& folder) const override { inner_->remove(folder); }
-  found_checkpoint latest(const std::string& run) const override {
-    const auto checkpoints = std::filesystem::path{run} / checkpoints_folder;
-    if (!std::filesystem::exists(checkpoints / latest_link))
-      throw user_error(errc::checkpoint, run + " has no checkpoint");
-    return {.path = std::filesystem::canonical(checkpoints / latest_link).string(), .refused = {}};
-  }
-
-  mutable std::atomic<int> encoded{0};
-  mutable std::atomic<int> reads{0};
-
-private:
-  static std::vector<std::byte> inverse(std::span<const std::byte> bytes) {
-    std::vector<std::byte> all{bytes.begin(), bytes.end()};
-    for (auto& one : all) one = ~one;
-    return all;
-  }
-
-  std::shared_ptr<const checkpoint_io> inner_ = safetensors_checkpoints({});
-};
-
 struct dropping : regression {
   dropping()
       : regression({.dropout = 0.2, .batch_norm = true, .optimize = [](regression& m) {
@@ -389,7 +341,7 @@ struct dropping : regression {
 TEST_CASE("a fit of the trainer writes a program's checkpoint format and resumes through it",
           "[session]") {
   const temporary_folder folder;
-  const auto format = std::make_shared<inverted>();
+  const auto format = std::make_shared<inverted_format>();
   torch_plugins plugins;
   plugins.checkpoints = format;
   const auto data = std::make_shared<table_data>(40);

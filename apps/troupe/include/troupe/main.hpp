@@ -166,7 +166,8 @@ public:
   }
 
   /// Changes what each job gets (troupe/strategy.hpp): callbacks, strategies, kinds of devices,
-  /// precisions. Called once in each process. Settings such as `callbacks` add to it.
+  /// precisions, the format of checkpoints. Called once in each process. Settings such as
+  /// `callbacks` add to it.
   application& plugins(std::function<void(torch_plugins&)> change);
 
   /// The whole program: reads the command line and the environment, runs the command, writes to
