@@ -19,6 +19,7 @@
 #include "backends/torch/characters.hpp"
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/data_catalog.hpp"
+#include "backends/torch/fitted_classifier.hpp"
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/models.hpp"
 #include "backends/torch/rank_random.hpp"
@@ -163,24 +164,6 @@ classifier_options options_of(const learning& what) {
   return options;
 }
 
-// A built-in model with the sizes of the data. One that a checkpoint was made of keeps its own:
-// other data may have samples of some classes only.
-recipe_ptr fitting_recipe(const torch_plugins& plugins, const data_ptr& data,
-                          const classifier_options& options, const data_sizes& made_with) {
-  const auto fitting = [data, options, made_with] {
-    const auto sizes = made_with.classes > 0 ? made_with : sizes_of(*data);
-    if (made_with.classes > 0) check_features(*data, made_with.features);
-    if (find_model(options.model).reads_images) check_images(*data, options.model);
-    auto fitted = options;
-    fitted.layers.features = sizes.features;
-    fitted.layers.classes = sizes.classes;
-    auto made = std::make_shared<classifier>(std::move(fitted));
-    made->save_hyperparameters(sizes);
-    return made;
-  };
-  return make_recipe(fitting, data, plugins);
-}
-
 class catalog_of_torch : public catalog {
 public:
   catalog_of_torch(detail::own_parts own, torch_plugins plugins)
@@ -242,8 +225,12 @@ public:
     }
     const bool sized =
         own_data ? !find_model(what.model).reads_text : find_data(what.data).sized_by_files;
-    return sized ? fitting_recipe(plugins, data, options, {what.features, what.classes})
-                 : recipe_for<classifier>(plugins, data, options);
+    if (!sized) return recipe_for<classifier>(plugins, data, options);
+    return make_recipe(fitted_classifiers({.data = data,
+                                           .of_files = !own_data,
+                                           .options = options,
+                                           .made_with = {what.features, what.classes}}),
+                       data, plugins);
   }
 
   void configure(const learning& what, trainer_options& options) const override {

@@ -36,11 +36,18 @@ void check(const classifier_options& options) {
 
 }  // namespace
 
-classifier::classifier(classifier_options options) : options_(std::move(options)) {
+classifier::classifier(classifier_options options) : classifier(std::move(options), layers::now) {}
+
+classifier::classifier(classifier_options options, layers when) : options_(std::move(options)) {
   check(options_);
-  const auto& kind = find_model(options_.model);
-  reads_text_ = kind.reads_text;
-  net_ = register_module("net", kind.make(options_.layers));
+  reads_text_ = find_model(options_.model).reads_text;
+  if (when == layers::now) make_layers(options_.layers.features, options_.layers.classes);
+}
+
+void classifier::make_layers(std::int64_t features, std::int64_t classes) {
+  options_.layers.features = features;
+  options_.layers.classes = classes;
+  net_ = register_module("net", find_model(options_.model).make(options_.layers));
 }
 
 // Files hold other types as well. A text is numbers of characters, which stay integers.

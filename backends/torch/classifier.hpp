@@ -3,6 +3,7 @@
 
 #include <torch/nn/modules/container/sequential.h>
 
+#include <cstdint>
 #include <string>
 
 #include "backends/torch/models.hpp"
@@ -38,6 +39,12 @@ public:
   value predict_step(const batch& b, std::int64_t index) override;
   optimizers configure_optimizers() override;
   bool reads_gradients() const override { return false; }
+
+protected:
+  /// `later`: make_layers makes the layers, when the sizes are known.
+  enum class layers : std::uint8_t { now, later };
+  classifier(classifier_options options, layers when);
+  void make_layers(std::int64_t features, std::int64_t classes);
 
 private:
   void judge(const batch& b, const std::string& stage);

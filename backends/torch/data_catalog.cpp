@@ -40,22 +40,21 @@ constexpr std::array data_entries{
 
 namespace {
 
-// The training data, or without any others.
-dataset_ptr samples_of(data_module& data) {
-  auto all = data.train();
-  for (const auto part : {&data_module::predict, &data_module::test, &data_module::validation}) {
-    if (all) break;
-    if (const auto some = (data.*part)(); !some.empty()) all = some.front();
-  }
-  if (!all || all->size() == 0)
-    throw user_error(errc::bad_configuration, "data " + data.name() + ": there are no samples");
-  return all;
+dataset_ptr samples_of(data_module& data, stage purpose) {
+  const auto sets = purpose == stage::train      ? std::vector{data.train()}
+                    : purpose == stage::validate ? data.validation()
+                    : purpose == stage::test     ? data.test()
+                                                 : data.predict();
+  if (sets.empty() || !sets.front() || sets.front()->size() == 0)
+    throw user_error(errc::bad_configuration, fmt::format("data {}: there are no samples for {}",
+                                                          data.name(), to_string(purpose)));
+  return sets.front();
 }
 
 }  // namespace
 
-void check_features(data_module& data, std::int64_t expected) {
-  const batch one{samples_of(data)->get(std::vector<std::int64_t>{0}), 1};
+void check_features(data_module& data, std::int64_t expected, stage purpose) {
+  const batch one{samples_of(data, purpose)->get(std::vector<std::int64_t>{0}), 1};
   if (one[0].numel() == expected) return;
   throw user_error(
       errc::bad_configuration,
@@ -64,8 +63,8 @@ void check_features(data_module& data, std::int64_t expected) {
                   data.name(), one[0].numel(), expected));
 }
 
-void check_images(data_module& data, std::string_view model) {
-  const batch one{samples_of(data)->get(std::vector<std::int64_t>{0}), 1};
+void check_images(data_module& data, std::string_view model, stage purpose) {
+  const batch one{samples_of(data, purpose)->get(std::vector<std::int64_t>{0}), 1};
   const std::vector<std::int64_t> wanted{1, 1, 28, 28};
   if (one[0].sizes() == wanted) return;
   throw user_error(errc::bad_configuration,
@@ -102,8 +101,8 @@ std::int64_t classes_in(const at::Tensor& targets, const data_module& data) {
 
 }  // namespace
 
-data_sizes sizes_of(data_module& data) {
-  const auto all = samples_of(data);
+data_sizes sizes_of(data_module& data, stage purpose) {
+  const auto all = samples_of(data, purpose);
   std::vector<std::int64_t> indices(static_cast<std::size_t>(all->size()));
   std::iota(indices.begin(), indices.end(), std::int64_t{0});
   data_sizes found{.classes = 0};

@@ -33,13 +33,17 @@ struct data_entry {
   bool is_text = false;         ///< for models that read text, and only for them
 };
 std::span<const data_entry> data_catalog();
-/// Reads the first of the training, test and validation data that is there. Throws user_error for
-/// data whose batches are not (inputs, labels), with labels from 0 to below 2^20.
-data_sizes sizes_of(data_module& data);
+/// These use the data of `purpose`, for which they are set up; of several datasets the first. They
+/// throw user_error (bad_configuration) if it has no samples.
+/// @{
+/// Reads all samples. Throws user_error for data whose batches are not (inputs, labels), with
+/// labels from 0 to below 2^20.
+data_sizes sizes_of(data_module& data, stage purpose = stage::train);
 /// Throws user_error (bad_configuration) if a sample is no image of 28 x 28, which `model` reads.
-void check_images(data_module& data, std::string_view model);
+void check_images(data_module& data, std::string_view model, stage purpose = stage::train);
 /// Throws user_error (bad_configuration) if a sample has another number of features.
-void check_features(data_module& data, std::int64_t expected);
+void check_features(data_module& data, std::int64_t expected, stage purpose);
+/// @}
 /// Throws user_error that lists the known names.
 const data_entry& find_data(std::string_view name);
 

@@ -17,34 +17,47 @@ using troupe::stage;
 
 struct late_settings {
   bool has_test = true;
+  bool has_train = true;
   bool fails = false;  // in `setup` for a test
+  std::int64_t evaluation = 40;
   template <class F>
   void fields(F&& f) {
-    f("has_test", has_test), f("fails", fails);
+    f("has_test", has_test), f("has_train", has_train), f("fails", fails),
+        f("evaluation", evaluation);
   }
 };
 
 class late_data : public troupe::data_module {
 public:
   explicit late_data(const late_settings& how)
-      : how_(how), all_(troupe::synthetic({.samples = 64, .evaluation = 40})) {}
+      : how_(how), all_(troupe::synthetic({.samples = 64, .evaluation = how.evaluation})) {}
 
   void setup(stage purpose) override {
     if (purpose == stage::test && how_.fails) throw std::runtime_error("the test lies elsewhere");
     const std::lock_guard hold{guard_};
     ready_.insert(purpose);
   }
-  troupe::dataset_ptr train() override { return after_setup(stage::train).train(); }
+  troupe::dataset_ptr train() override {
+    auto all = after_setup(stage::train).train();
+    return how_.has_train ? all : nullptr;
+  }
+  std::vector<troupe::dataset_ptr> validation() override {
+    return after_setup(stage::train, stage::validate).validation();
+  }
   std::vector<troupe::dataset_ptr> test() override {
     auto all = after_setup(stage::test).test();
     if (!how_.has_test) all.clear();
     return all;
   }
+  std::vector<troupe::dataset_ptr> predict() override {
+    return after_setup(stage::predict).predict();
+  }
 
 private:
-  troupe::data_module& after_setup(stage purpose) {
+  template <class... Purposes>
+  troupe::data_module& after_setup(Purposes... of) {
     const std::lock_guard hold{guard_};
-    if (!ready_.contains(purpose)) throw std::logic_error("a getter before its setup");
+    if (!(ready_.contains(of) || ...)) throw std::logic_error("a getter before its setup");
     return *all_;
   }
 

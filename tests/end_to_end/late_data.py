@@ -8,9 +8,12 @@ import os
 from troupe_program import check, check_code, check_equal, check_in, checkpoints_of, main, result_of, troupe
 
 
+def fit_of(run, *arguments):
+    return troupe("fit", "--run-dir", run, "--batch-size", 8, "--max-epochs", 1, "--progress", "never", *arguments)
+
+
 def fit(run, *arguments):
-    return troupe("fit", "--run-dir", run, "--set", "model.hidden=4", "--batch-size", 8, "--max-epochs", 1,
-                  "--progress", "never", *arguments)
+    return fit_of(run, "--set", "model.hidden=4", *arguments)
 
 
 PLACEMENTS = ("threads", "processes")
@@ -58,6 +61,49 @@ def story_a_callback_of_the_program_keeps_checkpoints_and_is_in_no_search(folder
         found = check_code(troupe("tune", "batch-size", "--set", "model.hidden=4", "--max-size", 4, "--placement",
                                   placement, "--json"), 0)
         check_equal(found.json()["batch_size"], 4)
+
+
+def story_built_in_models_read_data_after_their_setup(folder):
+    digests = set()
+    for model, placement in (("mlp", "threads"), ("mlp", "processes"), ("cnn", "threads")):
+        run = os.path.join(folder, model + placement)
+        layers = ["--model", model, *(["--set", "model.hidden=[4]"] if model == "mlp" else [])]
+        check_code(fit_of(run, *layers, "--placement", placement), 0)
+        result = result_of(run)
+        check_equal((result["status"], result["steps"]), ("finished", 4))
+        check_in("test/accuracy", result["metrics"])
+        digests.add(result["weights_digest"])
+        for purpose in ("validate", "test", "predict"):
+            check_code(troupe(purpose, "--run-dir", run, "--placement", placement), 0)
+        check_code(troupe("fit", "--run-dir", run, "--resume", "latest", "--max-epochs", 2), 0)
+        check_equal(result_of(run)["steps"], 8)
+    check_equal(len(digests), 2, digests)
+    for what in (["learning-rate", "--steps", 20], ["batch-size", "--max-size", 8]):
+        check_code(troupe("tune", *what, "--model", "mlp", "--set", "model.hidden=[4]"), 0)
+
+
+def story_a_test_after_a_fit_may_lack_classes(folder):
+    for placement in PLACEMENTS:
+        run = os.path.join(folder, placement)
+        check_code(fit_of(run, "--model", "mlp", "--set", "model.hidden=[4]", "--set", "data.evaluation=3",
+                          "--placement", placement), 0)
+        check_in("test/accuracy", result_of(run)["metrics"])
+
+
+def story_a_lost_rank_of_a_built_in_model_is_replaced(folder):
+    mlp = ["--model", "mlp", "--set", "model.hidden=[4]"]
+    whole, killed = (os.path.join(folder, name) for name in ("whole", "killed"))
+    check_code(fit_of(whole, *mlp), 0)
+    check_code(fit_of(killed, *mlp, "--placement", "processes", "--max-restarts", 2, "--spares", 1,
+                      "--fault", "kill@rank=1,hook=training_step,step=2"), 0)
+    result = result_of(killed)
+    check_equal(result["restarts"], 1)
+    check_equal(result["weights_digest"], result_of(whole)["weights_digest"])
+
+
+def story_a_built_in_model_says_which_data_are_missing(folder):
+    ended = check_code(fit_of(os.path.join(folder, "run"), "--model", "mlp", "--set", "data.has_train=false"), 3)
+    check_in("there are no samples", ended.err)
 
 
 if __name__ == "__main__":
