@@ -163,6 +163,7 @@ program_end tune_size(const schema& all, const given& what, const context& aroun
       options.checkpoint.enabled = false;
       options.stop_early.clear();
       options.elastic.max_restarts = 0;
+      options.elastic.spares = 0;
     });
     if (tune.interrupted()) throw search_ended{};
     if (!last.ok() && last.failed_with->record.code == errc::bad_configuration && fits > 0)

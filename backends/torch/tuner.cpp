@@ -58,6 +58,7 @@ trainer_options learning_rate_range::options(trainer_options base) const {
   base.checkpoint.enabled = false;
   base.stop_early.clear();
   base.elastic.max_restarts = 0;
+  base.elastic.spares = 0;
   return base;
 }
 

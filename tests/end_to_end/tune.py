@@ -68,6 +68,15 @@ def story_callbacks_of_a_run_do_not_change_a_search(folder):
     check(not os.path.exists(curves), "the search left files")
 
 
+def story_a_search_restarts_nothing_and_drops_the_spares_of_a_run(folder):
+    elastic = ["--placement", "processes", "--max-restarts", 3, "--spares", 1]
+    check_equal(check_code(troupe(*RATE, "--json", *elastic), 0).json(), check_code(troupe(*RATE, "--json"), 0).json())
+    ended = check_code(troupe("tune", "batch-size", *SMALL, "--max-size", 4, "--json", *elastic), 0)
+    check_equal(ended.json()["batch_size"], 4)
+    lost = check_code(troupe(*RATE, *elastic, "--fault", "kill@rank=1,hook=training_step,step=2"), 1)
+    check_in("rank 1", lost.err, lost)
+
+
 def story_a_batch_size_that_does_not_fit_into_the_memory_ends_the_search(folder):
     limit = 2560 << 20  # of addresses; a batch of 8192 takes 512 MiB for each result of the wide layer
     wide = ["--set", "model.hidden=[16384]", "--set", "data.samples=8192", "--ranks", 1, "--steps", 1]
