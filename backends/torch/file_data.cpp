@@ -293,14 +293,20 @@ public:
   void setup(troupe::stage purpose) override { purpose_ = purpose; }
   std::string state() const override {
     const std::lock_guard lock{guard_};
-    return table_ ? table_->state() : std::string{};
+    if (!table_ || !labels_ || table_->state().empty()) return table_ ? table_->state() : "";
+    auto all = nlohmann::json::parse(table_->state());
+    all["labels"] = *labels_;
+    return all.dump();
   }
   void load_state(const std::string& json) override {
     using known = csv_reader::known_columns;
     const std::lock_guard lock{guard_};
-    if (!table_ || !table_->load_state(json, trains() ? known::final : known::replaced)) return;
-    parts_.clear();  // they are read again, in the checkpoint's order
-    labels_.reset();
+    if (!table_) return;
+    const bool reorders = table_->load_state(json, trains() ? known::final : known::replaced);
+    const auto labels = labels_in(json);
+    if (!reorders && (trains() || !labels || labels_ == labels)) return;
+    parts_.clear();  // they are read again, as the training file was
+    labels_ = labels;
   }
   dataset_ptr train() override { return open("train"); }
   std::vector<dataset_ptr> validation() override {
@@ -315,6 +321,14 @@ private:
   enum class targets : std::uint8_t { read, ignored };
 
   bool trains() const { return purpose_ == stage::train; }
+
+  // Unset: the state of an earlier version.
+  static std::optional<bool> labels_in(const std::string& state) {
+    const auto all = nlohmann::json::parse(state);
+    const auto found = all.find("labels");
+    if (found == all.end() || !found->is_boolean()) return {};
+    return found->get<bool>();
+  }
 
   bool is_folder() const {
     std::error_code ignored;

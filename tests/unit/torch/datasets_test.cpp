@@ -304,6 +304,45 @@ TEST_CASE("csv: a checkpoint's columns are found in an evaluated file by their n
                     Contains("its target is none of them"));
 }
 
+TEST_CASE("csv: the training file decides whether the targets of an evaluated file are labels") {
+  const folder here;
+  here.write("numbers.csv", "x,y\n1,0.5\n2,1\n");
+  here.write("whole.csv", "x,y\n3,2\n4,1\n");
+  here.write("labels.csv", "x,y\n1,0\n2,1\n");
+  const auto state_of = [&](const std::string& file) {
+    const auto trained = csv_data(here.path() + file);
+    trained->setup(stage::train);
+    trained->train();
+    return trained->state();
+  };
+  const std::vector<std::int64_t> both{0, 1};
+  const auto targets_of = [&](data_module& data) {
+    return unboxed(data.test().at(0)->get(both).get_if<value_tuple>()->items[1]);
+  };
+  const auto numbers = at::tensor({2.F, 1.F}).view({2, 1});
+  for (const bool sized : {false, true}) {  // the file was read before
+    const auto tested = csv_data(here.path() + "/whole.csv");
+    tested->setup(stage::test);
+    if (sized) tested->test();
+    tested->load_state(state_of("/numbers.csv"));
+    const auto found = targets_of(*tested);
+    CHECK(found.scalar_type() == at::kFloat);
+    CHECK(found.equal(numbers));
+    // A state of an earlier version says nothing of it.
+    const auto earlier = csv_data(here.path() + "/whole.csv");
+    earlier->setup(stage::test);
+    if (sized) earlier->test();
+    earlier->load_state(R"({"columns":["x","y"],"target":"y"})");
+    CHECK(targets_of(*earlier).equal(at::tensor({2, 1}, at::kLong)));
+    const auto wrong = csv_data(here.path() + "/numbers.csv");
+    wrong->setup(stage::test);
+    if (sized) wrong->test();
+    wrong->load_state(state_of("/labels.csv"));
+    CHECK_THROWS_WITH(wrong->test(), Contains("no whole numbers from 0, as the training targets"));
+    CHECK(wrong->predict().at(0)->size() == 2);
+  }
+}
+
 TEST_CASE("csv: columns whose names are not UTF-8 are trained, and not recorded") {
   const folder here;
   here.write("train.csv", "caf\xe9,b\n1,2\n");
