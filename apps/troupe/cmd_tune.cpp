@@ -146,6 +146,19 @@ bool holds_all_samples(const job_outcome& of, std::int64_t full_step) {
   return of.loop.epoch >= of.loop.steps && of.loop.samples < of.loop.steps * full_step;
 }
 
+// All batches of an epoch but its last one are full.
+void refuse_own_batch_size(const job_outcome& of, std::int64_t full_batch) {
+  const auto& loop = of.loop;
+  const auto batches = loop.earlier_batches + loop.batch;
+  const auto least = (batches - loop.epoch) * full_batch + loop.epoch;
+  if (loop.samples >= least && loop.samples <= batches * full_batch) return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("the data have a batch size of their own, on which batch_size has "
+                               "no effect: {} batches of at most {} samples have {}; leave "
+                               "data_loading::batch_size out of the data for the search",
+                               batches, full_batch, loop.samples));
+}
+
 program_end tune_size(const schema& all, const given& what, const context& around,
                       const size_search& how, std::int64_t steps) {
   check_range("--steps", steps, 1, most_tune_steps);
@@ -166,12 +179,13 @@ program_end tune_size(const schema& all, const given& what, const context& aroun
       options.elastic.spares = 0;
     });
     if (tune.interrupted()) throw search_ended{};
-    if (!last.ok() && last.failed_with->record.code == errc::bad_configuration && fits > 0)
-      throw user_error(errc::bad_configuration,
-                       fmt::format("batch size {} fits, and batch size {} is refused: give "
-                                   "--max-size {} ({})",
-                                   fits, size, fits, last.failed_with->record.what));
+    if (!last.ok() && last.failed_with->record.code == errc::bad_configuration && fits > 0) {
+      tune.screen().note(
+          fmt::format("batch size {}: refused ({})", size, last.failed_with->record.what));
+      throw search_ended{fits};
+    }
     if (last.ok()) refuse_without_steps(last);
+    if (last.ok()) refuse_own_batch_size(last, size * shares);
     if (last.ok() && holds_all_samples(last, size * shares)) {
       tune.screen().note(fmt::format("batch size {}: holds all training samples", size));
       throw search_ended{fits > 0 ? fits : size};

@@ -20,10 +20,12 @@ struct late_settings {
   bool has_train = true;
   bool fails = false;  // in `setup` for a test
   std::int64_t evaluation = 40;
+  std::int64_t batch_size = 0;  // in training; 0: the job's
+  bool drop_last = false;
   template <class F>
   void fields(F&& f) {
     f("has_test", has_test), f("has_train", has_train), f("fails", fails),
-        f("evaluation", evaluation);
+        f("evaluation", evaluation), f("batch_size", batch_size), f("drop_last", drop_last);
   }
 };
 
@@ -51,6 +53,11 @@ public:
   }
   std::vector<troupe::dataset_ptr> predict() override {
     return after_setup(stage::predict).predict();
+  }
+  troupe::data_loading loading(stage purpose, std::int32_t) override {
+    troupe::data_loading all{.drop_last = how_.drop_last};
+    if (purpose == stage::train && how_.batch_size > 0) all.batch_size = how_.batch_size;
+    return all;
   }
 
 private:

@@ -90,6 +90,34 @@ def story_a_test_after_a_fit_may_lack_classes(folder):
         check_in("test/accuracy", result_of(run)["metrics"])
 
 
+def search(*arguments):
+    return troupe("tune", "batch-size", "--model", "mlp", "--set", "model.hidden=[4]", *arguments)
+
+
+def story_a_search_ends_where_drop_last_leaves_no_batch(folder):
+    # 64 samples: 2 x 32 are the last full batch.
+    ended = check_code(search("--set", "data.drop_last=true"), 0)
+    check_in("batch size 32: fits\nbatch size 64: refused", ended.err, ended)
+    check_in("drop_last leaves no batch", ended.err, ended)
+    check_in("batch size 32; use it with --batch-size 32", ended.out, ended)
+    first = check_code(search("--set", "data.drop_last=true", "--first-size", 64), 3)
+    check_in("drop_last leaves no batch", first.err, first)
+
+
+def story_data_with_a_batch_size_of_their_own_are_refused_by_a_search(folder):
+    for own, more in ((8, []), (2, []), (8, ["--first-size", 16]), (4, ["--accumulate-grad-batches", 2]),
+                      (8, ["--steps", 1]), (64, []), (1, ["--steps", 100])):
+        ended = check_code(search("--set", f"data.batch_size={own}", "--max-size", 64, *more), 3)
+        check_in("a batch size of their own", ended.err, ended)
+        check_in("data_loading::batch_size", ended.err, ended)
+        check_equal(ended.out, "")
+    # Steps of several batches, and epochs that end within a search, are no such size.
+    for more in ([], ["--accumulate-grad-batches", 3], ["--steps", 100], ["--steps", 1], ["--ranks", 3],
+                 ["--limit-train-batches", 2], ["--accumulate-schedule", "1:2"]):
+        ended = check_code(search("--max-size", 8, *more), 0)
+        check_in("use it with --batch-size 8", ended.out, ended)
+
+
 def story_a_lost_rank_of_a_built_in_model_is_replaced(folder):
     mlp = ["--model", "mlp", "--set", "model.hidden=[4]"]
     whole, killed = (os.path.join(folder, name) for name in ("whole", "killed"))
