@@ -29,6 +29,7 @@ struct member {
   progress held;
   bool prepared = false;
   bool answered = false;  ///< from it, since the supervisor asked last
+  bool arriving = false;  ///< the newest rank_busy said so: a snapshot, ahead of its answer
   bool finished = false;
   bool closed = false;
   bool torn_down = false;

@@ -23,9 +23,10 @@ bool recovery::needs_unclosed(const situation& now, bool over) const {
   if (over) return now.rules.saves && runs(now.members.at(0));
   if (std::ranges::none_of(now.members, runs)) return false;
   if (!now.failures.first()) return true;  // a change: it costs no work
-  // How long a rank takes to return to its point depends on its state's size, not on a fault.
+  // How long a rank takes to return to its point, or a snapshot to arrive ahead of the rank's
+  // answer, depends on the state's size, not on a fault.
   if (std::ranges::any_of(now.members, [&](const member& m) {
-        return runs(m) && m.busy.starts_with(hooks::rewind::name);
+        return runs(m) && (m.arriving || m.busy.starts_with(hooks::rewind::name));
       }))
     return true;
   // A rank that is not waited for takes the others of its process with it.

@@ -71,6 +71,7 @@ void supervisor_machine::handle(const rank_busy& e, actions&) {
   const bool forming = phase_ == phase::forming && !m->prepared;
   const bool ending = phase_ == phase::closing || (phase_ == phase::tearing && e.arriving);
   if (forming || ending) m->answered = !e.overdue;
+  m->arriving = e.arriving;
   if (!forming || e.overdue) m->busy = e.what;
 }
 

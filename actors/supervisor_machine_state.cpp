@@ -41,7 +41,7 @@ std::uint64_t supervisor_machine::digest() const {
         .add(m.vote)
         .add(m.finished);
     hash.add(m.closed).add(m.torn_down).add(m.gone).add(m.abandoned).add(std::string_view{m.busy});
-    hash.add(std::string_view{m.unresponsive});
+    hash.add(std::string_view{m.unresponsive}).add(m.arriving);
   }
   if (scales_) hash.add(scales_);
   if (recovery_.aborted()) hash.add(true).add(rules_.saves);

@@ -159,8 +159,8 @@ struct closed_generation {
 /// cases until its hook is `overdue`: it has run longer than a hook may. While ranks close or end,
 /// the newest text stands in the list of survivors. The proxy of a rank in another process sends
 /// this for it, too: while the process starts, and while a snapshot is `arriving` from there, which
-/// the rank's answer has to follow. Then the wait goes on also while ranks end. Late or lost: the
-/// deadline passes, or an older text stands there.
+/// the rank's answer has to follow. Then the wait goes on also while ranks end, and while they
+/// close in any case. Late or lost: the deadline passes, or an older text stands there.
 struct rank_busy {
   fence at;
   std::string what;

@@ -423,6 +423,32 @@ TEST_CASE("a rank that returns to its point is waited for, whatever others hold"
   CHECK(s.orders<form_generation>().front().holders == ranks_of{0, 2});
 }
 
+TEST_CASE("a rank whose snapshot is arriving is waited for, whatever others hold", "[supervisor]") {
+  const std::int64_t saved = GENERATE(1, 2);
+  auto s = with_long_hooks(saved);
+  for (int waits = 0; waits < 3; ++waits) {
+    s.on(rank_busy{.at = s.of(0, 2), .what = "its snapshot is arriving", .arriving = true});
+    s.on(deadline_passed{s.deadline()});
+    REQUIRE(s.machine.phase() == supervision::phase::closing);
+    CHECK(s.actions<supervision::abandon>().empty());
+    if (waits == 0) s.close(2, 3, 2);
+  }
+  SECTION("until it has arrived, and its answer") {
+    s.close(0, 3, 2);
+    CHECK(s.started() == ranks_of{1});
+    CHECK(s.orders<form_generation>().front().holders == ranks_of{0, 2});
+  }
+  SECTION("until no more of it arrives") {
+    s.on(deadline_passed{s.deadline()});
+    CHECK(s.started() == ranks_of{0, 1});
+  }
+  SECTION("until it has arrived, when the rank runs a hook") {
+    s.on(rank_busy{s.of(0, 2), "training_step for 9.0 s"});
+    s.on(deadline_passed{s.deadline()});
+    CHECK(s.started() == ranks_of{0, 1});
+  }
+}
+
 TEST_CASE("the wait for hooks that run has a limit: that of a hook", "[supervisor]") {
   auto s = with_long_hooks(1);
   const auto limits = derive({});
