@@ -35,8 +35,8 @@ struct remote_rank_state {
   bool unasked = false;
   std::int64_t progress_seen = 0;
   std::chrono::nanoseconds began{0};
-  bool looking = false;  ///< a tick is to come
-  bool ends = false;     ///< the newest order is to close or to end
+  std::uint64_t looks = 0;  ///< number of the newest tick; older ones are void
+  bool ends = false;        ///< the newest order is to close or to end
   std::int64_t snapshot_seen = 0;
 
   // A rank that does not end in order takes its process with it.
@@ -60,7 +60,7 @@ struct remote_rank_state {
     ends = std::is_same_v<Order, close_generation> || std::is_same_v<Order, tear_down>;
     if (!ends || !process) return;
     snapshot_seen = process->snapshot_bytes();
-    if (!looking) look_in(setup.plan.limits.tick);
+    if (*spoke) look_in(setup.plan.limits.tick);
   }
   void close(const close_generation& m);
   void tear(const tear_down& m);
@@ -198,7 +198,6 @@ void remote_rank_state::start() {
 }
 
 void remote_rank_state::look() {
-  looking = false;
   if (!process || unasked) return;
   if (!*spoke) {
     look_at_start();
@@ -210,8 +209,7 @@ void remote_rank_state::look() {
 }
 
 void remote_rank_state::look_in(std::chrono::nanoseconds wait) {
-  looking = true;
-  seam::send_self_after(self, wait, tick{});
+  seam::send_self_after(self, wait, tick{++looks});
 }
 
 // Until the first message, reports to the supervisor that the process makes progress.
@@ -286,7 +284,9 @@ seam::one_way_handlers<remote_rank_actor> behaviour(remote_rank_pointer self) {
       [&s](const tear_down& m) { s.tear(m); },
       [](const lane_answered&) {},
       [](const lane_closed&) {},
-      [&s](tick) { s.look(); },
+      [&s](tick m) {
+        if (m.number == s.looks) s.look();
+      },
       [&s](const far_ended& m) { s.left(m); },
       [&s](const process_gone& m) { s.gone(m); },
   };

@@ -241,7 +241,10 @@ struct lane_closed {
   caught last;
 };
 /// Rank actor to itself, once per `detect`: check the lane. Late: an overdue hook is found later.
-struct tick {};
+/// The proxy of a rank in another process numbers its own, and heeds the newest.
+struct tick {
+  std::uint64_t number = 0;
+};
 /// Session to supervisor, its first message: start the job.
 struct begin_job {};
 /// Launcher to the proxy of a rank in another process, last: the process has ended and is reaped.

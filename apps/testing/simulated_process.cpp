@@ -19,6 +19,7 @@ public:
   ~held_process() override { held_->orphan(false); }
   void send(link_message what) override { held_->post(what); }
   void release(nanoseconds grace) override { held_->release(grace); }
+  std::int64_t snapshot_bytes() const override { return held_->snapshot_bytes(); }
 
 private:
   std::shared_ptr<simulated_process> held_;

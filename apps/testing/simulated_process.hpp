@@ -59,6 +59,8 @@ public:
   void die(bool host_too);
   /// It is asked to end (SIGTERM), and passes that on. False: it cannot yet, or has ended.
   bool leave();
+  /// As rank_process::snapshot_bytes.
+  std::int64_t snapshot_bytes() const { return stream_->attached(0); }
   /// Its link; the near end is the supervisor's.
   const std::shared_ptr<simulated_stream>& stream() const { return stream_; }
   /// The supervisor's program ends. `silently`: its host dies.

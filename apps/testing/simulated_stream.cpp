@@ -9,10 +9,14 @@ namespace troupe::testing {
 
 namespace {
 
-std::size_t size_of(const stream_message& what) {
-  auto size = what.bytes.head.size();
+std::size_t attached_to(const stream_message& what) {
+  std::size_t size = 0;
   for (const auto& one : what.bytes.attachments) size += one->size();
   return size;
+}
+
+std::size_t size_of(const stream_message& what) {
+  return what.bytes.head.size() + attached_to(what);
 }
 
 }  // namespace
@@ -181,10 +185,24 @@ void simulated_stream::arrive(side at) {
     auto next = std::move(w.flights.front());
     w.flights.pop_front();
     w.bytes -= size_of(next.what);
+    w.attached += attached_to(next.what);
     mine.heartbeat.received();
     if (next.last) return finish(at, next.how);
     mine.to.received(std::move(next.what));
   }
+}
+
+std::int64_t simulated_stream::attached(side at) const {
+  const auto& w = ways_[other(at)];
+  const auto all = static_cast<std::int64_t>(w.attached);
+  if (w.flights.empty() || w.cut || w.reading.each.count() == 0) return all;
+  const auto& next = w.flights.front();
+  const auto begins = std::max(next.due, w.reads - w.reading.each);
+  const auto now = simulation_.time();
+  if (begins >= now || now >= w.reads) return all;
+  const auto part =
+      static_cast<double>((now - begins).count()) / static_cast<double>((w.reads - begins).count());
+  return all + static_cast<std::int64_t>(part * static_cast<double>(attached_to(next.what)));
 }
 
 void simulated_stream::receive_beats(side at) {

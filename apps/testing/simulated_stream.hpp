@@ -88,6 +88,10 @@ public:
   /// Cuts these directions, and heals the others.
   void cut(cut_of directions);
 
+  /// The bytes of attachments that have arrived at that end. A message arrives evenly over the time
+  /// for which a slow reader waits for it.
+  std::int64_t attached(side at) const;
+
   bool reaches(simulation::node_id p) const { return ends_[0].node == p || ends_[1].node == p; }
   bool over(side at) const { return ends_[at].over; }
   bool over() const { return ends_[0].over && ends_[1].over; }
@@ -104,9 +108,10 @@ private:
   // One direction, by the end that sends.
   struct way {
     std::deque<flight> flights{};
-    std::size_t bytes = 0;    // in `flights`
-    nanoseconds newest{0};    // when the last of them is due
-    std::uint64_t event = 0;  // of the simulation, in which that was sent
+    std::size_t bytes = 0;     // in `flights`
+    std::size_t attached = 0;  // of messages that have arrived
+    nanoseconds newest{0};     // when the last of them is due
+    std::uint64_t event = 0;   // of the simulation, in which that was sent
     // Heartbeats that are on their way. They matter only when the receiver beats itself, so they
     // need no events. Bounded by a cut of the detection time.
     std::vector<nanoseconds> beats{};

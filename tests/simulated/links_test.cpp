@@ -4,7 +4,7 @@
 #include <caf/send.hpp>
 #include <map>
 
-#include "apps/testing/scripted_simulation.hpp"
+#include "tests/simulated/restarts.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -257,6 +257,26 @@ TEST_CASE("link cut: an observer receives nothing of the rank until the link hea
     REQUIRE(s.run_until([&] { return notified[1].size() >= behind; }));
     CHECK(s.run().ok());
     for (const auto& [rank, steps] : notified) CHECK(steps == first_steps(40));
+  }
+}
+
+TEST_CASE("a rank is lost while a snapshot of rank 0 is arriving: rank 0 is waited for",
+          "[simulated][links]") {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed, .checkpoint_every = 3}};
+    REQUIRE(job.until(0, "save_checkpoint", 3));
+    const auto link = job.script.sim_job().life_of(0)->process->stream();
+    const auto before = link->attached(0);
+    link->read_slowly(0, {.each = milliseconds{800}});
+    job.script.crash(1);
+    const auto began = job.script.in().time();
+    REQUIRE(job.until(lifecycle_kind::generation_forming, 2));
+    CHECK(link->attached(0) > before);
+    CHECK(job.script.in().time() - began > milliseconds{2000});  // 4 D
+    link->read_as_before(0);
+    job.ends_well(2);
+    for (const auto& l : job.life) CHECK(l.event != lifecycle_kind::survivor);
   }
 }
 
