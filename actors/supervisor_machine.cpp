@@ -407,6 +407,9 @@ void supervisor_machine::fail(failure what, actions& out) {
     return failures_.add_late(std::move(what));
   }
   if (phase_ == phase::tearing && !done_ && failures_.first()) {
+    // The cause may come behind a snapshot, when only failures that follow from it were known.
+    if (failures_.first()->follows && !what.follows && what.hook != hooks::teardown::name)
+      return failures_.add(std::move(what));
     what.follows = true;  // the job had failed, so this is not the cause, whatever its step
     return failures_.add_other(std::move(what));
   }

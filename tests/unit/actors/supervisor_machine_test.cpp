@@ -277,6 +277,40 @@ TEST_CASE("a rank whose snapshot is arriving is waited for while it ends", "[sup
   }
 }
 
+TEST_CASE("a cause that arrives while ranks end replaces a failure that follows from it",
+          "[supervisor]") {
+  const std::string hook = GENERATE("training_step", "teardown");
+  supervised s;
+  s.form();
+  const auto thrown = [&](std::int32_t rank, std::string where, bool follows) {
+    failure what;
+    what.rank = rank;
+    what.step = 4;
+    what.hook = std::move(where);
+    what.generation = 1;
+    what.follows = follows;
+    s.on(rank_failed{s.of(rank, 4), without_exception(what)});
+  };
+  thrown(1, "training_step", true);
+  s.on(deadline_passed{s.deadline()});  // no cause came
+  const auto close = s.deadline();
+  s.on(closed_generation{.at = s.of(1, 4), .last = true});
+  s.on(deadline_passed{close});  // rank 0 did not answer: its messages are on their way
+  REQUIRE(s.machine.phase() == supervision::phase::tearing);
+  thrown(0, hook, false);
+  thrown(0, "on_exception", true);
+  s.end_ranks();
+  s.flush();
+  REQUIRE(s.completed());
+  const auto& first = *s.completed()->first;
+  const bool is_cause = hook != "teardown";  // which is later than what ended the generation
+  CHECK(first.rank == (is_cause ? 0 : 1));
+  CHECK(first.hook == "training_step");
+  CHECK(first.follows == !is_cause);
+  REQUIRE(first.others.size() == 2);
+  for (const auto& other : first.others) CHECK(other.follows);
+}
+
 TEST_CASE("rank 0 does not end its teardown in time: a job with a result fails", "[supervisor]") {
   const bool has_result = GENERATE(true, false);
   const bool torn = GENERATE(true, false);
