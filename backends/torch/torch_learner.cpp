@@ -259,12 +259,27 @@ void torch_learner::mark_step() {
   place_.kind->mark_step(*device_);
 }
 
+namespace {
+
+// Guards the data, which the ranks of a process share, where several of them replace others.
+std::mutex preparing_anew;
+
+}  // namespace
+
+// In a later generation a rank may be on a host where none has prepared: its number on the host is
+// that of a process that is gone. So each one prepares, after those with number 0.
 void torch_learner::handle(const hooks::prepare_data&) {
-  if (strategy_->local_rank() == 0) {
+  const bool anew = generation_ > generation_id{1};
+  const auto prepare = [&] {
+    std::unique_lock lock{preparing_anew, std::defer_lock};
+    if (anew) lock.lock();
     if (data_) data_->prepare_data();
     module_->prepare_data();
-  }
+  };
+  const bool first = strategy_->local_rank() == 0;
+  if (first) prepare();
   strategy_->barrier("prepare_data", preparing);
+  if (anew && !first) prepare();
 }
 
 void torch_learner::handle(const hooks::setup&) {

@@ -288,6 +288,32 @@ TEST_CASE("a rank moves after any step: the job ends with the same bits", "[reco
       }
 }
 
+TEST_CASE("a rank that replaces another one prepares data, whatever its number on the host",
+          "[recovery]") {
+  struct counted : table_data {
+    counted() : table_data(42, 4, 6) {}
+    void prepare_data() override { ++prepared; }
+    void setup(stage) override { expect(++set_up <= 3 || prepared == 2); }
+    std::atomic<int> prepared{0}, set_up{0};
+  };
+  struct preparing : regression {
+    explicit preparing(std::atomic<int>& count) : count_(count) {}
+    void prepare_data() override { ++count_; }
+    std::atomic<int>& count_;
+  };
+  for (const std::int32_t rank : {0, 1}) {
+    CAPTURE(rank);
+    const auto data = std::make_shared<counted>();
+    std::atomic<int> modules{0};
+    const auto make = [&] { return std::make_shared<preparing>(modules); };
+    const injected failure{.rank = rank, .hook = "training_step", .step = 3};
+    CHECK(run_recovering(make_recipe(make, data), options_of(1), &failure).generations == 2);
+    CHECK(data->prepared == 2);
+    CHECK(data->set_up == 4);
+    CHECK(modules == 2);
+  }
+}
+
 TEST_CASE("a rank is lost in any collective: each survivor keeps a point to resume from",
           "[recovery]") {
   const auto recipe = recipe_of_restless();

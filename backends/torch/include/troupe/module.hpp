@@ -141,8 +141,8 @@ struct module : torch::nn::Module {
   virtual optimizers configure_optimizers();
   /// Registers layers that are built late, inside the strategy's model_sharded_context.
   virtual void configure_model() {}
-  /// On one rank of each host. Checks before the ranks start may call this and the next on another
-  /// module, in the order of a rank, and prepare_data of the data as well.
+  /// Where the data's is called. Checks before the ranks start may call this and the next on
+  /// another module, in the order of a rank, and prepare_data of the data as well.
   virtual void prepare_data() {}
   /// On every rank, after the data's and before configure_model.
   virtual void setup(stage purpose) { (void)purpose; }
