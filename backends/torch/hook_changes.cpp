@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "backends/torch/sync_layers.hpp"
 #include "troupe/failure.hpp"
 #include "troupe/optimizers.hpp"
 
@@ -50,7 +51,8 @@ std::vector<at::Tensor>& group_to_extend(torch::optim::Optimizer& optimizer, std
 
 }  // namespace
 
-module_flags flags_of(const torch::nn::Module& module) {
+module_flags flags_of(torch::nn::Module& module) {
+  follow_replaced_norms(module);
   module_flags all;
   for (const auto& one : module.parameters())
     all.requires_grad.push_back(one.defined() && one.requires_grad());
@@ -59,6 +61,7 @@ module_flags flags_of(const torch::nn::Module& module) {
 }
 
 void set_flags(torch::nn::Module& module, const module_flags& flags) {
+  follow_replaced_norms(module);
   const auto parameters = module.parameters();
   for (std::size_t i = 0; i < parameters.size() && i < flags.requires_grad.size(); ++i) {
     const auto& one = parameters[i];

@@ -21,7 +21,8 @@ struct module_flags {
   std::vector<bool> training;       ///< of the module and its sub-modules
 };
 
-module_flags flags_of(const torch::nn::Module& module);
+/// Those of converted batch norms follow first (sync_layers.hpp).
+module_flags flags_of(torch::nn::Module& module);
 /// Leaves parameters and modules alone that `flags` does not reach, and tensors that are no leaves.
 void set_flags(torch::nn::Module& module, const module_flags& flags);
 

@@ -96,6 +96,7 @@ std::shared_ptr<copy_round> call_on_replicate(const module_copies& copies,
 }
 
 void adopt_copies(torch::nn::Module& original, const module_copies& copies) {
+  follow_replaced_norms(original);
   for (const auto& copy : copies)
     if (copy) copy_sync_layers(original, *copy);
   module_copies all{original.shared_from_this()};

@@ -24,8 +24,8 @@ struct sync_batch_norm_impl::replaced_norm {
   /// Begins or ends the routing. Returns the tensor by which a call is recognised.
   std::function<at::Tensor(bool on)> route;
   std::function<void(bool on)> train;
-  /// Gives the layer the mode, the momentum and eps of the former batch norm, which the user may
-  /// have set there. Not while its calls are routed.
+  /// Gives the layer the mode of the former batch norm, and its momentum and eps if they changed
+  /// since the last call: a user may have set them there. Not while its calls are routed.
   std::function<void(sync_batch_norm_impl& layer)> follow;
   /// A clone of the former batch norm, which is what a clone of the module around it expects.
   std::function<std::shared_ptr<torch::nn::Module>(const std::optional<c10::Device>&)> clone;

@@ -70,9 +70,12 @@ struct sync_layers {
     layer->replaced_ = std::make_shared<sync_batch_norm_impl::replaced_norm>();
     auto& replaced = *layer->replaced_;
     replaced.train = [norm](bool on) { norm->train(on); };
-    replaced.follow = [norm](sync_batch_norm_impl& layer) {
+    replaced.follow = [norm, momentum = norm->options.momentum(),
+                       eps = norm->options.eps()](sync_batch_norm_impl& layer) mutable {
       layer.train(norm->is_training());
-      layer.options.norm.momentum(norm->options.momentum()).eps(norm->options.eps());
+      auto& to = layer.options.norm;
+      if (momentum != norm->options.momentum()) to.momentum(momentum = norm->options.momentum());
+      if (eps != norm->options.eps()) to.eps(eps = norm->options.eps());
     };
     replaced.clone = [norm](const auto& device) { return norm->clone(device); };
     const bool tracked = norm->options.track_running_stats();

@@ -86,11 +86,14 @@ private:
 };
 
 torch_learner::torch_learner(const learner_context& about, module_factory model, data_ptr data,
-                             const torch_plugins& plugins, std::shared_ptr<partial_state> received)
+                             const torch_plugins& plugins,
+                             std::shared_ptr<data_preparation> prepared,
+                             std::shared_ptr<partial_state> received)
     : about_(about),
       modes_(about.options),
       model_(std::move(model)),
       data_(std::move(data)),
+      prepared_(std::move(prepared)),
       random_(about.options.seed),
       precision_(make_precision(plugins.precisions, about.options.precision.name)),
       callbacks_(with_max_time(plugins.callbacks, about_.options), about_),
@@ -259,27 +262,21 @@ void torch_learner::mark_step() {
   place_.kind->mark_step(*device_);
 }
 
-namespace {
-
-// Guards the data, which the ranks of a process share, where several of them replace others.
-std::mutex preparing_anew;
-
-}  // namespace
-
 // In a later generation a rank may be on a host where none has prepared: its number on the host is
-// that of a process that is gone. So each one prepares, after those with number 0.
+// that of a process that is gone. So the first rank that a process has prepares.
 void torch_learner::handle(const hooks::prepare_data&) {
-  const bool anew = generation_ > generation_id{1};
-  const auto prepare = [&] {
-    std::unique_lock lock{preparing_anew, std::defer_lock};
-    if (anew) lock.lock();
+  const auto prepare = [&](bool again) {
+    const std::lock_guard one_by_one{prepared_->guard};
+    if (prepared_->done && !again) return;
     if (data_) data_->prepare_data();
     module_->prepare_data();
+    prepared_->done = true;
   };
-  const bool first = strategy_->local_rank() == 0;
-  if (first) prepare();
+  if (strategy_->local_rank() == 0) prepare(true);
   strategy_->barrier("prepare_data", preparing);
-  if (anew && !first) prepare();
+  if (generation_ > generation_id{1}) return prepare(false);
+  const std::lock_guard lock{prepared_->guard};
+  prepared_->done = true;
 }
 
 void torch_learner::handle(const hooks::setup&) {

@@ -6,6 +6,7 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -42,6 +43,13 @@ void check_precision(const precision& numbers, const optimizers& all);
 /// stack frames.
 std::string text_without_frames(const std::exception& error);
 
+/// Whether the data of a job's recipe are prepared on the host of this process. Shared by the ranks
+/// of the process, of which one prepares at a time.
+struct data_preparation {
+  std::mutex guard;
+  bool done = false;
+};
+
 /// Accepts hooks in any order that actors/fit_machine.hpp can emit. The random generator is reset
 /// before each hook: by (seed, epoch, batch, rank, hook) for a batch's data and steps, by (seed,
 /// epoch, rank, hook) for all other hooks. Only the lane's thread calls members.
@@ -66,7 +74,8 @@ std::string text_without_frames(const std::exception& error);
 class torch_learner final : public learner, private module_services {
 public:
   torch_learner(const learner_context& about, module_factory model, data_ptr data,
-                const torch_plugins& plugins, std::shared_ptr<partial_state> received = nullptr);
+                const torch_plugins& plugins, std::shared_ptr<data_preparation> prepared,
+                std::shared_ptr<partial_state> received);
   ~torch_learner() override;
 
   void bind(std::shared_ptr<communicator> world, generation_id generation) override;
@@ -308,6 +317,7 @@ private:
   process_modes modes_;
   module_factory model_;
   data_ptr data_;
+  std::shared_ptr<data_preparation> prepared_;
   rank_random random_;
   std::shared_ptr<precision> precision_;
   callback_list callbacks_;

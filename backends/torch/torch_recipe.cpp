@@ -58,7 +58,8 @@ public:
                        "the job's purpose is \"call\", and its recipe is of a module: give it a "
                        "recipe that call_recipe has made, or set the purpose to train, validate, "
                        "test or predict");
-    return std::make_unique<torch_learner>(context, model_, data_, plugins_, received_by(context));
+    return std::make_unique<torch_learner>(context, model_, data_, plugins_, prepared_,
+                                           received_by(context));
   }
   std::string identity() const override {
     if (identity_.empty()) return {};
@@ -246,6 +247,7 @@ private:
   data_ptr data_;
   torch_plugins plugins_;
   std::string identity_;
+  std::shared_ptr<data_preparation> prepared_ = std::make_shared<data_preparation>();
   mutable std::mutex guard_;
   mutable std::map<std::pair<job_id, std::int32_t>, std::shared_ptr<partial_state>> received_;
 };

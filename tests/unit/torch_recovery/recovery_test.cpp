@@ -5,6 +5,7 @@
 #include "troupe/callbacks.hpp"
 #include "troupe/measures.hpp"
 #include "troupe/strategy.hpp"
+#include "troupe/sync_batch_norm.hpp"
 
 #include <array>
 #include <atomic>
@@ -145,6 +146,27 @@ TEST_CASE("a failure around an unfreeze in a hook: the job ends with the same bi
         const injected failure{.rank = 1, .hook = hook, .step = step, .lost = lost};
         check_same(run_recovering(recipe, options, &failure), undisturbed);
       }
+}
+
+TEST_CASE("a failure after a converted batch norm was frozen: the job ends with the same bits",
+          "[recovery]") {
+  struct frozen : regression {
+    frozen() : regression({.batch_norm = true}) { convert_sync_batch_norm(*this); }
+    void on_train_start() override { net->ptr(1)->eval(); }
+    void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+      if (at().step == 4) net->ptr(1)->train();
+    }
+  };
+  const auto data = std::make_shared<table_data>(36, 4, 6);
+  const auto recipe = make_recipe([] { return std::make_shared<frozen>(); }, data);
+  const auto options = options_of(1);
+  const auto undisturbed = run_recovering(recipe, options);
+  for (const std::int64_t step : {0, 1, 4, 5})
+    for (const bool lost : {true, false}) {
+      CAPTURE(step, lost);
+      const injected failure{.rank = 1, .hook = "backward", .step = step, .lost = lost};
+      check_same(run_recovering(recipe, options, &failure), undisturbed);
+    }
 }
 
 TEST_CASE("a rank is lost: changes of hooks after a step or in a validation stay", "[recovery]") {
@@ -288,30 +310,35 @@ TEST_CASE("a rank moves after any step: the job ends with the same bits", "[reco
       }
 }
 
-TEST_CASE("a rank that replaces another one prepares data, whatever its number on the host",
+TEST_CASE("a rank that goes on in a new process prepares data, whatever its number on the host",
           "[recovery]") {
   struct counted : table_data {
     counted() : table_data(42, 4, 6) {}
     void prepare_data() override { ++prepared; }
-    void setup(stage) override { expect(++set_up <= 3 || prepared == 2); }
-    std::atomic<int> prepared{0}, set_up{0};
+    void setup(stage) override { expect(prepared > 0); }
+    std::atomic<int> prepared{0};
   };
-  struct preparing : regression {
-    explicit preparing(std::atomic<int>& count) : count_(count) {}
-    void prepare_data() override { ++count_; }
-    std::atomic<int>& count_;
+  // The recipe of each process: what ranks begin anew is in the second one, if there is one.
+  struct of_processes : learner_recipe {
+    std::unique_ptr<learner> make(const learner_context& who) const override {
+      return recipes[made++ < 3 ? 0 : recipes.size() - 1]->make(who);
+    }
+    std::vector<recipe_ptr> recipes;
+    mutable std::atomic<int> made{0};
   };
-  for (const std::int32_t rank : {0, 1}) {
-    CAPTURE(rank);
-    const auto data = std::make_shared<counted>();
-    std::atomic<int> modules{0};
-    const auto make = [&] { return std::make_shared<preparing>(modules); };
-    const injected failure{.rank = rank, .hook = "training_step", .step = 3};
-    CHECK(run_recovering(make_recipe(make, data), options_of(1), &failure).generations == 2);
-    CHECK(data->prepared == 2);
-    CHECK(data->set_up == 4);
-    CHECK(modules == 2);
-  }
+  for (const std::int32_t rank : {0, 1})
+    for (const bool new_process : {false, true}) {
+      CAPTURE(rank, new_process);
+      const auto here = std::make_shared<counted>(), there = std::make_shared<counted>();
+      const auto all = std::make_shared<of_processes>();
+      const auto make = [] { return std::make_shared<regression>(); };
+      all->recipes.push_back(make_recipe(make, here));
+      if (new_process) all->recipes.push_back(make_recipe(make, there));
+      const injected failure{.rank = rank, .hook = "training_step", .step = 3};
+      CHECK(run_recovering(all, options_of(1), &failure).generations == 2);
+      CHECK(here->prepared == (rank == 0 && !new_process ? 2 : 1));
+      CHECK(there->prepared == (new_process ? 1 : 0));
+    }
 }
 
 TEST_CASE("a rank is lost in any collective: each survivor keeps a point to resume from",

@@ -154,18 +154,18 @@ struct data_loading {
 };
 
 /// Where a job's data comes from. One per job, shared by all ranks of a process. `prepare_data`
-/// runs on one rank of each host before any `setup`, and on each rank that replaces another one;
-/// `setup` on each rank, possibly at the same time: implementations lock what they load once. The
-/// checks before a job starts may call both once more. The dataset getters are called after setup
-/// and may be called by several ranks at once.
+/// runs on one rank of each host before any `setup`, and on the first rank of a process that a job
+/// takes after a loss; `setup` on each rank, possibly at the same time: implementations lock what
+/// they load once. The checks before a job starts may call both once more. The dataset getters are
+/// called after setup and may be called by several ranks at once.
 class data_module {
 public:
   virtual ~data_module() = default;
   /// Recorded in checkpoints: a fit that resumes one must have the same. Empty: not compared.
   virtual std::string name() const { return {}; }
-  /// For downloads and the like, unless they are there. The other ranks wait for it. Two processes
-  /// of a host whose ranks replace others may call it at the same time: write to a name of its own,
-  /// then rename.
+  /// For downloads and the like, unless they are there. The other ranks wait for it. After a loss
+  /// two new processes of a host may call it at the same time: write to a name of its own, then
+  /// rename.
   virtual void prepare_data() {}
   /// Before the getters, on every rank; `purpose` is that of the job.
   virtual void setup(troupe::stage purpose) { (void)purpose; }

@@ -82,7 +82,8 @@ public:
   void on_replicate(const std::shared_ptr<replication_context>& context,
                     std::int64_t copy_id) override;
 
-  /// As they were given; read in each forward.
+  /// As they were given; read in each forward. After a conversion they follow changes of momentum
+  /// and eps of the batch norm.
   sync_batch_norm_options options;
   /// (C); undefined if not affine.
   /// @{
