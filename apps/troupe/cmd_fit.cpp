@@ -117,7 +117,7 @@ private:
     return plan_.held ? plan_.held : std::make_shared<run_folder>(plan_.folder);
   }
 
-  // A port that is not free ends the call, before it changes a file.
+  // A port that is not free ends the call, before it changes a file of the run.
   void serve_metrics(job_runner& runner) const {
     if (!plan_.settings.is_set("metrics_port")) return;
     const auto wanted = static_cast<std::uint16_t>(plan_.settings.integer("metrics_port"));

@@ -30,12 +30,34 @@ namespace {
                   why));
 }
 
+file_descriptor open_folder(const fs::path& folder) {
+  return file_descriptor{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+}
+
+// Another user's file can be read only, which is enough for a lock, but for NFS.
 file_descriptor open_lock(const fs::path& folder) {
   const auto path = folder / lock_file;
   file_descriptor lock{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
-  // Another user's file: a lock on it needs no more than reading, but for NFS.
-  if (!lock && errno == EACCES) lock = file_descriptor{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (lock || errno != EACCES) return lock;
+  lock.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!lock) errno = EACCES;
   return lock;
+}
+
+// No lock of files on this file system, or none of this one.
+bool has_no_file_locks(int error) {
+  return error == ENOSYS || error == ENOLCK || error == EOPNOTSUPP || error == EBADF;
+}
+
+// Creates no file.
+file_descriptor open_to_look(const fs::path& folder) {
+  std::error_code ignored;
+  const auto path = fs::weakly_canonical(folder / lock_file, ignored);
+  return file_descriptor{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+}
+
+bool is_locked(const file_descriptor& file) {
+  return file && ::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 std::string host_name() {
@@ -99,18 +121,21 @@ run_folder::run_folder(std::string path) : path_(std::move(path)) {
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) cannot_use(path_, error.message());
-  folder_ = file_descriptor{::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  folder_ = open_folder(path_);
   if (folder_) lock_ = open_lock(path_);
   if (!lock_) cannot_use(path_, std::strerror(errno));
-  if (!lock_alone(lock_.get())) {
+  const auto take = [&](const file_descriptor& one) {
+    if (lock_alone(one.get())) return;
+    if (has_no_file_locks(errno) && &one == &lock_) return;
     if (errno != EWOULDBLOCK) cannot_use(path_, std::strerror(errno));
     const auto host = other_host(path_);
     cannot_use(path_, "another program is running there" + (host ? ", on host " + *host : ""));
-  }
-  // Without its host's name the lock holds all the same.
+  };
+  take(folder_);
+  take(lock_);
   const auto line = host_name() + "\n";
-  if (::ftruncate(lock_.get(), 0) == 0) [[maybe_unused]]
-    const auto written = ::pwrite(lock_.get(), line.data(), line.size(), 0);
+  if (::ftruncate(lock_.get(), 0) != 0 || ::pwrite(lock_.get(), line.data(), line.size(), 0) < 0)
+    return;  // without the name of its host the lock holds all the same
 }
 
 std::string run_folder::file(const char* name) const { return (fs::path{path_} / name).string(); }
@@ -144,10 +169,8 @@ bool is_running(const fs::path& folder) {
   // A service locks a file beside the folder of its jobs, `SERVICE/lock` of `SERVICE/jobs/NAME`.
   const bool of_service = is_job_of_service(folder);
   if (of_service && fs::exists(folder / result_file, ignored)) return false;
-  const auto path = of_service ? fs::weakly_canonical(folder / ".." / ".." / lock_file, ignored)
-                               : folder / lock_file;
-  const file_descriptor lock{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  return lock && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (!of_service) return is_locked(open_folder(folder)) || is_locked(open_to_look(folder));
+  return is_locked(open_to_look(folder / ".." / ".."));
 }
 
 std::optional<std::string> other_host(const fs::path& folder) {

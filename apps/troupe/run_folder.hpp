@@ -24,9 +24,10 @@ std::optional<std::string> latest_run(const std::filesystem::path& runs);
 /// The run whose checkpoint this is: `RUN` of `RUN/checkpoints/step-...`, if it holds a run.
 std::optional<std::string> run_of_checkpoint(const std::filesystem::path& checkpoint);
 
-/// A run's folder that only this process writes to. The lock is that of the file `lock` (flock),
-/// which the kernel releases when the process ends for any reason. A file, because NFS shows the
-/// locks of folders to their own host only.
+/// A run's folder that only this process writes to. It locks (flock) the folder and the file `lock`
+/// there, because NFS shows locks of folders to their own host only. The kernel releases both when
+/// the process ends for any reason. Where a file system has no locks of files, or `lock` belongs to
+/// another user, the folder is locked for this host alone.
 class run_folder {
 public:
   /// Creates what is missing. Throws user_error (bad_configuration): the folder cannot be made or

@@ -32,7 +32,7 @@ std::vector<std::string> passed_over(const found_checkpoint& found);
 /// without a folder means the checkpoint's own run, or the run started last. That run's config.toml
 /// is read first, also for a new folder, unless another configuration is named. A run that ended
 /// before its first checkpoint starts again.
-/// `fresh` names a new folder. Throws user_error with the fix; changes nothing.
+/// `fresh` names a new folder. Throws user_error with the fix; changes nothing but `lock`.
 run_plan plan_fit(const schema& all, given what, const checkpoint_reader& checkpoints,
                   const std::function<std::string(const std::string& model)>& fresh);
 

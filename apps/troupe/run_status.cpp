@@ -83,7 +83,7 @@ void show_live(const ordered_json& live, console& screen) {
 ordered_json status_object(const std::string& run, const note_taker& note) {
   const auto live = live_status_of(run, note);
   const bool running = is_running(run);
-  const auto host = other_host(run);
+  const auto host = live.is_object() ? std::nullopt : other_host(run);
   const auto result = read_result(run, note);
   const auto checkpoints = list_checkpoints(run);
   return {{"schema", "troupe.status/1"},
