@@ -160,7 +160,7 @@ struct closed_generation {
 /// the newest text stands in the list of survivors. The proxy of a rank in another process sends
 /// this for it, too: while the process starts, and while a snapshot is `arriving` from there, which
 /// the rank's answer has to follow. Then the wait goes on also while ranks end, and while they
-/// close in any case. Late or lost: the deadline passes, or an older text stands there.
+/// close in a job that goes on. Late or lost: the deadline passes, or an older text stands there.
 struct rank_busy {
   fence at;
   std::string what;

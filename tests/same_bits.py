@@ -13,6 +13,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -152,11 +153,17 @@ def fit(words, folder, launched=0):
     if launched:
         command = [sys.executable, STEP, str(launched), *command]
         variables["SLURM_JOB_ID"] = str(next(JOBS))
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT, env=variables)
-    code = done.returncode
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables,
+                          start_new_session=True) as run:
+        try:
+            out, err = run.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)
+            raise
+    code = run.returncode
     if launched and code not in (0, REFUSED):
         code = 0 if result_of(folder).get("status") == "finished" else code
-    return code, " ".join(command), done.stdout + done.stderr
+    return code, " ".join(command), out + err
 
 
 def fit_and_resume(words, folder, resumes, launched):

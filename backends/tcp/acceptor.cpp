@@ -36,7 +36,7 @@ constexpr milliseconds retry_first{1};
 constexpr milliseconds retry_last{50};
 // Connections in a row that had no descriptor: 5 s, in which other parts may give some back.
 constexpr int lacking_max = 100;
-// Connections without a hello, besides those that ranks wait for.
+// Connections without a hello, besides as many as the peers of open groups dial.
 constexpr std::size_t strangers_max = 64;
 
 // Keepalive detects a host that has failed. TCP_USER_TIMEOUT would detect it sooner while data is
