@@ -74,7 +74,11 @@ bool recovery::waits_for_processes(const situation& now) const {
 // outside of the process is bounded by the budget.
 bool recovery::is_crash_loop(const situation& now) const {
   if (ended_.empty() || budget_.advanced(now.committed) || !ended_.back().ended_by) return false;
-  return comes_back(*now.failures.first(), *ended_.back().ended_by);
+  const auto& what = *now.failures.first();
+  const auto& before = *ended_.back().ended_by;
+  // The steps before a failure are done, though other ranks may not have reported them yet.
+  if (what.step > before.step && what.step > now.base.steps()) return false;
+  return comes_back(what, before);
 }
 
 bool recovery::count_restart(const situation& now) {

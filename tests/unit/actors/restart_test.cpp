@@ -225,6 +225,20 @@ TEST_CASE("a failure that comes back before a step is committed ends the job", "
   CHECK(s.orders<close_generation>().front().last == !committed);
 }
 
+TEST_CASE("a failure of a later step is another one, before that step is reported as committed",
+          "[supervisor]") {
+  const bool later = GENERATE(false, true);
+  supervised s{2, 9};
+  s.raise(0);
+  s.close(0, 3, 0);
+  s.close(1, 3, 0);
+  for (const auto r : {0, 1}) s.on(prepared{s.of(r), "same"});
+  auto what = make_failure(failure_kind::exception, "bad");
+  what.step = later ? 1 : 0;
+  s.on(rank_failed{s.of(0), without_exception(what)});
+  CHECK(s.orders<close_generation>().front().last == !later);
+}
+
 TEST_CASE("a rank that is killed again and again ends the job with the budget", "[supervisor]") {
   const std::string signal = GENERATE("SIGKILL", "SIGSTOP", "SIGSEGV");
   supervised s{2, 3};
