@@ -407,7 +407,7 @@ void supervisor_machine::fail(failure what, actions& out) {
     return failures_.add_late(std::move(what));
   }
   if (phase_ == phase::tearing && !done_ && failures_.first()) {
-    // The cause may come behind a snapshot, when only failures that follow from it were known.
+    // The report of the cause may arrive late, after a snapshot of the same rank.
     if (failures_.first()->follows && !what.follows && what.hook != hooks::teardown::name)
       return failures_.add(std::move(what));
     what.follows = true;  // the job had failed, so this is not the cause, whatever its step
